@@ -230,8 +230,9 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
     """Counts, never names: a set may have ten thousand children.
 
     Attributes:
-        conditions: Finished, Suspended, Ready and Stalled for tools that follow kstatus, and ModelAvailable, which is
-            False while episodes wait for a model that is out. Wait for Finished.
+        conditions: Finished, Suspended, Ready and Stalled for tools that follow kstatus, and ModelAvailable and
+            ResultStoreAvailable, which are False while episodes wait for a model or a store that is out. Wait for
+            Finished.
         reason: How the set stands: Running, WaitingForTask, EpisodeRefused, Suspended, Resuming, Cancelled,
             MaxFailedReached, CostLimitReached, TaskListLost or Completed. It is the end once Finished is True.
         message: The cause of the reason, for people.
@@ -242,7 +243,8 @@ class EpisodeSetStatus(Model, frozen=True, kw_only=True):
         suspended: How many Episodes are suspended.
         unfinished: How many Episodes exist and are not finished, at most ``parallelism``.
         waiting: What Episodes wait for, and how many, such as quota 171, slot 12: room in the ResourceQuota, a slot of
-            an agent pod, a node, an image, the gate of a queue, a model that is out, the task, or the API server (pod).
+            an agent pod, a node, an image, the gate of a queue, a model or the store that is out, the task, or
+            the API server (pod).
         resolved: How many repaired their bug.
         unresolved: How many got another verdict.
         failed: How many ended without a verdict.

@@ -16,6 +16,7 @@ class ConditionType(StrEnum):
     HEALTHY = "Healthy"
     READY = "Ready"
     MODEL_AVAILABLE = "ModelAvailable"
+    RESULT_STORE_AVAILABLE = "ResultStoreAvailable"
     STALLED = "Stalled"
 
 

@@ -142,16 +142,33 @@ class AssignmentStatus(Message, frozen=True, kw_only=True):
     price: str | None = None
 
 
+class ModelOutage(Message, frozen=True, kw_only=True):
+    """A model that is out: its circuit breaker in the agent pod is open.
+
+    Attributes:
+        model: Name of the model, as in ``llm.yaml``.
+        message: The last failure.
+        probe: Whether one episode may begin with it now, as a probe.
+    """
+
+    model: str
+    message: str = ""
+    probe: bool = False
+
+
 class AgentReport(Message, frozen=True, kw_only=True):
     """An agent's assignments. Each process has its own ``incarnation``; a draining agent accepts no new assignment.
 
-    A finished or failed assignment stays in the report until the operator deletes it.
+    A finished or failed assignment stays in the report until the operator deletes it. ``outages`` are the models with
+    which no episode begins but a probe. ``store_problem`` is why the results store does not answer; empty: it does.
     """
 
     incarnation: str
     slots: Count
     draining: bool = False
     assignments: tuple[AssignmentStatus, ...] = ()
+    outages: tuple[ModelOutage, ...] = ()
+    store_problem: str = ""
 
 
 class StoredFile(Message, frozen=True, kw_only=True):

@@ -230,6 +230,12 @@ MODEL = Board(
             "stack",
         ),
         Panel(
+            "Outages",
+            "Agent pods that begin no episode with the model but probes.",
+            "short",
+            (Query(f"sum by (model) (dgym_agent_model_outage{{{HERE}}})", "{{model}}"),),
+        ),
+        Panel(
             "Time of a request",
             "Of requests that a model replied to.",
             "s",

@@ -18,6 +18,7 @@ from tests.simulation.sidecar import NAMESPACE, SandboxDied, Superseded
 from tests.simulation.store import GivenUp
 
 AGENT_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "agent"}
+MODEL = "model"
 STEPS = 4
 GIVE_UP_SECONDS = 120.0
 """For so long an agent tries to reach a sidecar."""
@@ -135,7 +136,8 @@ class AgentPod:
         """``GET /v1/assignments``."""
         return AgentReport(
             incarnation=str(self.incarnation), slots=self.slots, draining=self.draining,
-            assignments=tuple(self._states.values()),
+            assignments=tuple(self._states.values()), outages=self._breakers.report(),
+            store_problem="" if self._store_answers else "away",
         )  # fmt: skip
 
     def assign(self, assignment):
@@ -213,7 +215,7 @@ class AgentPod:
     async def _play(self, assignment):
         drives = assignment.mode is AssignmentMode.RUN
         if drives:
-            with self._breakers.guard("model", assignment):
+            with self._breakers.guard(MODEL, assignment):
                 result = await self._drive(assignment)
         else:
             result = await self._serve_driver(assignment)
@@ -261,7 +263,7 @@ class AgentPod:
         if asyncio.get_running_loop().time() < self.world.model_away_until:
             await asyncio.sleep(self.world.random.uniform(20.0, 60.0))
             raise ModelUnavailable("the model is away")
-        self._breakers.answered("model")
+        self._breakers.answered(MODEL)
 
     async def _past(self, assignment):
         """How many steps are replayed or left out."""

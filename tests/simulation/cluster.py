@@ -10,7 +10,7 @@ from dgym.wire.assignments import Assignment
 from dgym.wire.http import Path
 from dgym.wire.signing import sign_answer
 from dgym_operator.calls import Answer, PodCaller, Unreachable
-from tests.simulation.agents import AgentPod, Driver
+from tests.simulation.agents import MODEL, AgentPod, Driver
 from tests.simulation.api_server import is_running, is_sandbox
 from tests.simulation.kubelet import Kubelet
 from tests.simulation.sidecar import NAMESPACE, Sidecar
@@ -138,7 +138,7 @@ class World:
             spec["activeDeadlineSeconds"] = DEADLINE_SECONDS
         self._add_task()
         if kind != "driver":
-            spec["agent"] = {"name": "solution"}
+            spec["agent"] = {"name": "solution", "model": MODEL}
         body = {"apiVersion": "dgym.dev/v1alpha1", "kind": "Episode", "metadata": {"name": name}, "spec": spec}
         uid = self.api.create("episodes", NAMESPACE, body)["metadata"]["uid"]
         self.verdicts[uid] = []

@@ -2,6 +2,7 @@
 
 from dgym.episodes.pod.api import AgentApi
 from dgym.episodes.pod.assignments import Assignments
+from dgym.episodes.pod.breaker import Breakers
 from dgym.episodes.pod.logs import EpisodeLog
 from dgym.episodes.pod.metrics import CATALOGUE, Metrics
 from dgym.episodes.pod.server import PREFIX, AgentSettings, serve
@@ -13,6 +14,7 @@ __all__ = [
     "AgentApi",
     "AgentSettings",
     "Assignments",
+    "Breakers",
     "EpisodeLog",
     "Metrics",
     "Tokens",

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from dgym.decoding import DECODE_ERRORS
 from dgym.episodes.pod.assignments import Assignments, NoSlot, Outdated
+from dgym.episodes.pod.breaker import Breakers
 from dgym.episodes.pod.metrics import CONTENT_TYPE, Metrics
 from dgym.episodes.pod.tokens import Tokens
 from dgym.errors import ManifestError
@@ -34,6 +35,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _BODY_SECONDS = 30.0
 _CHECK_SECONDS = 10.0
 _CHECKED_FOR_SECONDS = 5.0
+_PROBED_SECONDS = 60.0
+"""A state of the store that is older counts for nothing: nobody probes readiness."""
 _READERS = 16
 
 
@@ -55,6 +58,7 @@ class AgentApi:
         tokens: Tokens,
         metrics: Metrics,
         *,
+        breakers: Breakers,
         namespaces: frozenset[str] = frozenset(),
     ) -> None:
         self._namespaces = namespaces
@@ -62,6 +66,7 @@ class AgentApi:
         self._store = store
         self._tokens = tokens
         self._metrics = metrics
+        self._breakers = breakers
         self._store_problem: str | None = None
         self._store_checked = float("-inf")
         self._checking = asyncio.Lock()
@@ -109,7 +114,11 @@ class AgentApi:
     # assignments
 
     async def _report(self, _request: web.Request) -> web.Response:
-        return _json(self._assignments.report())
+        # The store's state is that of the last readiness probe: a report does not wait for a store that hangs.
+        is_known = time.monotonic() - self._store_checked < _PROBED_SECONDS
+        problem = (self._store_problem if is_known else None) or ""
+        outages = self._breakers.report()
+        return _json(msgspec.structs.replace(self._assignments.report(), outages=outages, store_problem=problem))
 
     async def _status(self, request: web.Request) -> web.Response:
         status = self._assignments.status(request.match_info["uid"])
@@ -186,6 +195,7 @@ class AgentApi:
                         await self._store.check()
                     self._store_problem = None
                 except (StoreUnavailable, TimeoutError) as error:
+                    self._metrics.store_failed()
                     self._store_problem = str(error) or f"the results store took longer than {_CHECK_SECONDS:.0f} s"
                 self._store_checked = time.monotonic()
             return self._store_problem

@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 
 from dgym.errors import ModelUnavailable
+from dgym.wire.assignments import ModelOutage
 
 FAILURES = 3
 """A model is out once so many episodes in a row have used up the retries of a request."""
 FIRST_PAUSE_SECONDS = 15.0
 LONGEST_PAUSE_SECONDS = 300.0
+_CAUSE_CHARACTERS = 500
 
 
 class Breaker:
@@ -29,9 +31,13 @@ class Breaker:
         self.cause = ""
         """Why the model is out; empty: it is not."""
 
+    def is_probe_due(self, now: float) -> bool:
+        """Whether one episode may probe the model that is out."""
+        return self._probe is None and now >= self._until
+
     def admits(self, episode: object, now: float) -> bool:
         """Whether the episode may use the model; while the model is out, only as its probe."""
-        if self.cause and (self._probe is not None or now < self._until):
+        if self.cause and not self.is_probe_due(now):
             return False
         self._probe = episode if self.cause else None
         return True
@@ -91,6 +97,15 @@ class Breakers:
         """The model has answered a request."""
         if model in self._breakers:
             self._breakers[model].answered()
+
+    def report(self) -> tuple[ModelOutage, ...]:
+        """The models that are out, for the operator."""
+        now = self._clock()
+        return tuple(
+            ModelOutage(model=model, message=each.cause[:_CAUSE_CHARACTERS], probe=each.is_probe_due(now))
+            for model, each in self._breakers.items()
+            if each.cause
+        )
 
     def outages(self) -> Iterator[tuple[str, bool]]:
         """The models that have failed, and whether each is out."""

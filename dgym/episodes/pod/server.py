@@ -138,7 +138,8 @@ async def serve(settings: AgentSettings) -> None:
         await stack.enter_async_context(sampling_lag(metrics.lag_seconds))
         served = frozenset(filter(None, settings.namespaces.split(",")))
         tokens = Tokens(settings.tokens_directory)
-        await _listen(stack, settings, AgentApi(assignments, shared.store, tokens, metrics, namespaces=served))
+        api = AgentApi(assignments, shared.store, tokens, metrics, breakers=shared.breakers, namespaces=served)
+        await _listen(stack, settings, api)
         await signals.first.wait()
         assignments.draining = True
         _log.info("draining: running episodes have %.0f s", settings.drain_seconds)

@@ -23,12 +23,11 @@ from dgym.kube import (
     WorkQueue,
 )
 from dgym.logs import fields
-from dgym.wire import EndReason
 from dgym_operator.actions import EpisodeExecutor, NetworkPolicies, NotLeading, PoolExecutor, SetExecutor
 from dgym_operator.app.health import Watchdog
 from dgym_operator.app.metrics import Metrics
 from dgym_operator.cache import Agent, Cache
-from dgym_operator.controllers import MODEL, CreatePod, EpisodeInput, PatchSetStatus, PatchStatus, Plan, Waits
+from dgym_operator.controllers import MODEL, STORE, CreatePod, EpisodeInput, PatchSetStatus, PatchStatus, Plan, Waits
 from dgym_operator.controllers.episode import (
     AgentRequest,
     agent_request,
@@ -49,6 +48,8 @@ WAITING_FOR = {
     "WaitingForSlot": "slot",
     "SchedulingGated": "gate",
     "ImagePullFailed": "image",
+    "ResultStoreUnavailable": STORE,
+    "ModelError": MODEL,
     "Unschedulable": "node",
     "WaitingForTask": "task",
     "PodNotCreated": "pod",
@@ -202,10 +203,11 @@ class Reconciler:
                 continue
             has_pod = child.status.pod_name is not None or self.cache.pods_by_owner.count(child.metadata.uid) > 0
             active += has_pod
-            if child.status.reason == EndReason.MODEL_ERROR:
-                counts[MODEL] += 1
-                messages.setdefault(MODEL, child.status.message)
             if child.status.pod_name is not None:
+                cause = WAITING_FOR.get(child.status.reason, "")
+                if cause in (MODEL, STORE):
+                    counts[cause] += 1
+                    messages.setdefault(cause, child.status.message)
                 continue
             total += 1
             cause = self.dispatcher.waits_for(child.key) or WAITING_FOR.get(child.status.reason, "")

@@ -85,8 +85,9 @@ class Agent(msgspec.Struct, kw_only=True):
 
     @property
     def takes_more(self) -> bool:
-        """Whether it may be assigned episodes, slots allowing."""
-        return self.ready and self.report is not None and not self.report.draining
+        """Whether it may be assigned episodes, slots allowing. Without its store it could not keep their steps."""
+        report = self.report
+        return self.ready and report is not None and not report.draining and not report.store_problem
 
     @property
     def address(self) -> AgentAddress:

@@ -8,6 +8,7 @@ from dgym_operator.controllers.conditions import EPOCH, find, is_outdated, is_tr
 from dgym_operator.controllers.inputs import (
     MODEL,
     SIDECAR_PORT,
+    STORE,
     AgentView,
     EpisodeInput,
     EpisodeSetInput,
@@ -52,6 +53,7 @@ __all__ = [
     "EPOCH",
     "MODEL",
     "SIDECAR_PORT",
+    "STORE",
     "Action",
     "AgentView",
     "BindSidecar",

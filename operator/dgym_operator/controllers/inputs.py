@@ -42,7 +42,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         create_retry_seconds: Longest back-off of creating one pod; room in a quota comes at any time.
         agent_losses: How many lost agents one pod outlives.
         agent_failures: How often a model may fail in one pod and be tried again.
-        model_outages: How often in a row it may be out; with the longest back-off in between, about a day.
+        model_outages: How often in a row an episode's own tries may find it out, back-offs and outages in between.
         settle_seconds: How old the newest task must be before a selector's choice is frozen.
         creates_per_round: Children that a set creates in one round.
         pool_creates_per_round: Pods that a pool creates in one round.
@@ -342,8 +342,8 @@ class SandboxPoolInput(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = Policy()
 
 
-MODEL = "model"
-"""What episodes wait for whose model has failed."""
+MODEL, STORE = "model", "store"
+"""What episodes wait for during an outage of the model, or of the results store."""
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):

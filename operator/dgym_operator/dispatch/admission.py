@@ -12,7 +12,7 @@ namespace costs one for each image that its episodes wait for.
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ class _Kind(NamedTuple):
     needs_slot: bool
     active: bool
     image: str
+    model: str
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +45,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         previous: Its last agent; another is preferred.
         image: Of its task, where a sandbox is requested; empty: the default one.
         index: In its set; 0 outside of sets.
+        model: Of its agent; empty: the agent asks none.
     """
 
     priority: int
@@ -53,6 +55,38 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     previous: str | None = None
     image: str = ""
     index: int = 0
+    model: str = ""
+
+
+class ModelsOut:
+    """Models that are out, by agent: such an agent takes no episode with the model, or one as a probe.
+
+    Attributes:
+        probed: UIDs of agents with the models of which they have taken a probe.
+
+    Args:
+        due: Whether a probe is due, by the UID of the agent and the model.
+    """
+
+    def __init__(self, due: Mapping[tuple[str, str], bool] | None = None) -> None:
+        self.probed: set[tuple[str, str]] = set()
+        self._due = due or {}
+
+    def __bool__(self) -> bool:
+        return bool(self._due)
+
+    def accepts(self, agent: str, model: str) -> bool:
+        """Whether the agent takes an episode with the model."""
+        return self._due.get((agent, model), True) and (agent, model) not in self.probed
+
+    def is_probe(self, agent: str, model: str) -> bool:
+        """Whether an episode with the model would be a probe of the agent."""
+        return (agent, model) in self._due
+
+    def take(self, agent: str, model: str) -> None:
+        """Record an episode that the agent takes."""
+        if (agent, model) in self._due:
+            self.probed.add((agent, model))
 
 
 class PullBudget:
@@ -162,16 +196,18 @@ class Requests:
         closed: Collection[str] = (),
         pulls: PullBudget | None = None,
         rooms: Mapping[str, int] | None = None,
+        serves: Callable[[bool, str], bool] | None = None,
     ) -> Iterator[Key]:
         """The candidates to grant, in the order of admission, while ``slots`` last; those without need of one too.
 
         ``closed`` are namespaces of which none is granted; ``pulls`` is spent as candidates are granted (None: no
-        bound); ``rooms`` bounds the grants of the namespaces it names. The requests must not change during the
-        iteration.
+        bound); ``rooms`` bounds the grants of the namespaces it names. ``serves``, called with whether a slot is needed
+        and the model, excludes candidates; what it excludes it must exclude for the rest of the iteration. The requests
+        must not change during the iteration.
         """
         budget = PullBudget() if pulls is None else pulls
         turns = [
-            _Turn(name, self._queues[name], usage, policies, budget, (rooms or {}).get(name))
+            _Turn(name, self._queues[name], usage, policies, budget, (rooms or {}).get(name), serves)
             for name in self._queues
             if name not in closed
         ]
@@ -201,6 +237,7 @@ class _Turn:
         policies: NamespacePolicies,
         pulls: PullBudget,
         room: int | None,
+        serves: Callable[[bool, str], bool] | None,
     ) -> None:
         policy = policies.of(namespace)
         self.namespace = namespace
@@ -213,6 +250,7 @@ class _Turn:
         left = None if policy.max_active is None else policy.max_active - usage.active.get(namespace, 0)
         self._room = min((each for each in (left, room) if each is not None), default=None)
         self._pulls = pulls
+        self._serves = serves
 
     def head(self, slots: int) -> tuple[float, Rank] | None:
         """Share and rank of the next candidate that may be granted."""
@@ -239,7 +277,8 @@ class _Turn:
     def _may_grant(self, kind: _Kind, slots: int) -> bool:
         has_slot = slots > 0 or not kind.needs_slot
         has_room = self._room is None or self._room > 0 or kind.active
-        return has_slot and has_room and self._pulls.allows(kind.image)
+        is_served = self._serves is None or self._serves(kind.needs_slot, kind.model)
+        return has_slot and has_room and is_served and self._pulls.allows(kind.image)
 
 
 def choose(
@@ -248,29 +287,38 @@ def choose(
     usage: Usage,
     policies: NamespacePolicies,
     closed: Collection[str] = (),
+    out: ModelsOut = ModelsOut(),  # noqa: B008 - empty, so that nothing is recorded in it
 ) -> dict[Key, str]:
     """An agent for each request while slots last; ``free`` has every agent that takes more, full ones too.
 
-    Nothing is chosen for requests of the namespaces ``closed``.
+    Nothing is chosen for requests of the namespaces ``closed``, and no agent in which the model is ``out`` but for a
+    probe, which comes first: nothing else brings the slots of that agent back.
 
     Agents with the most free slots come first, so that episodes spread over pods and the loss of one costs the fewest.
     """
     left = dict(free)
     chosen: dict[Key, str] = {}
-    for key in requests.in_turn(sum(left.values()), usage, policies, closed) if left else ():
+
+    def open_ones(needs_slot: bool, model: str) -> Iterator[str]:
+        return (agent for agent in left if (left[agent] > 0 or not needs_slot) and out.accepts(agent, model))
+
+    def serves(needs_slot: bool, model: str) -> bool:
+        return any(True for _ in open_ones(needs_slot, model))
+
+    def rank(agent: str) -> tuple[bool, bool, int, str]:
+        return out.is_probe(agent, candidate.model), agent != candidate.previous, left[agent], agent
+
+    turns = requests.in_turn(sum(left.values()), usage, policies, closed, serves=serves if out else None)
+    for key in turns if left else ():
         candidate = requests[key]
-        agent = chosen[key] = _best(left, candidate)
+        agent = chosen[key] = max(open_ones(candidate.needs_slot, candidate.model), key=rank)
         left[agent] -= candidate.needs_slot
+        out.take(agent, candidate.model)
     return chosen
 
 
-def _best(left: Mapping[str, int], candidate: Candidate) -> str:
-    open_ones: Iterable[str] = (agent for agent in left if left[agent] > 0 or not candidate.needs_slot)
-    return max(open_ones, key=lambda agent: (agent != candidate.previous, left[agent], agent))
-
-
 def _kind(candidate: Candidate) -> _Kind:
-    return _Kind(candidate.needs_slot, candidate.active, candidate.image)
+    return _Kind(candidate.needs_slot, candidate.active, candidate.image, candidate.model)
 
 
 def _rank(key: Key, candidate: Candidate) -> Rank:

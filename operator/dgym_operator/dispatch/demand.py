@@ -14,6 +14,7 @@ from dgym.kube import Key
 from dgym_operator.controllers.episode import Cause
 from dgym_operator.dispatch.admission import Candidate, Requests
 from dgym_operator.dispatch.holds import Stuck
+from dgym_operator.pools import AgentPools
 
 
 class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +27,7 @@ class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
         displaced: Whether an agent has served it: its model failed or the agent was lost.
         image: Of its task; empty: the default one.
         has_image: Whether the image is on the pod's node.
+        model: Of its agent; empty: the agent asks none.
     """
 
     name: str
@@ -34,6 +36,7 @@ class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
     displaced: bool = False
     image: str = ""
     has_image: bool = False
+    model: str = ""
 
 
 class _Share(NamedTuple):
@@ -46,7 +49,7 @@ class _Share(NamedTuple):
     starts: bool = False
     """It has a sandbox that starts or is ready, or is granted one, and is not assigned yet."""
     backs_off: bool = False
-    """It waits for the end of a back-off with a pod that an agent has served."""
+    """It waits with a pod for its model: for the end of a back-off, or of an outage."""
     images: tuple[str, ...] = ()
     """That are pulled for it. Those of pods that are stuck do not count: a pull may take too long."""
     stuck: Stuck | None = None
@@ -64,10 +67,13 @@ class Demand:
         pods_granted: Episodes that may create a pod.
         agents_granted: UIDs of agents whose slot is reserved for an episode.
         reserved: Number of episodes for which a slot is reserved, by namespace.
-        backing_off: Number of episodes in back-off that have a pod and need a slot, by namespace.
+        backing_off: Number of episodes in back-off, or whose model is out, that have a pod and need a slot, by
+            namespace.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pools: AgentPools = AgentPools()) -> None:  # noqa: B008 - immutable
+        self._pools = pools
+        self._out: frozenset[tuple[str | None, str]] = frozenset()
         self.pod_requests = Requests()
         self.agent_requests = Requests()
         self.pods_granted: dict[Key, Candidate] = {}
@@ -127,7 +133,20 @@ class Demand:
             self._count(key)
         return before
 
+    def observe_out(self, out: frozenset[tuple[str | None, str]]) -> None:
+        """Record the models that are out in every agent of a pool, by pool and model: no slot is reserved for them."""
+        if out != self._out:
+            self._out = out
+            for key in {*self._pending, *self.agent_requests, *self._shares}:
+                self._count(key)
+
     # Counts
+
+    def models_with_pod(self, pool: str) -> set[str]:
+        """Models of the pool's episodes whose pod starts, is ready or is granted."""
+        pods = {key: each.model for key, each in self._pending.items() if each.stuck is None}
+        granted = {key: each.model for key, each in self.pods_granted.items()}
+        return {model for key, model in (*pods.items(), *granted.items()) if self._pools.of(key[0]) == pool}
 
     def reserving(self) -> Counter[str]:
         """Number of slots that are reserved and not granted yet, by namespace."""
@@ -177,7 +196,9 @@ class Demand:
         pod, granted_pod, requested = self._pending.get(key), self.pods_granted.get(key), self.agent_requests.get(key)
         granted = key in self.agents_granted
         starts = pod is not None and pod.stuck is None
-        waits = pod is not None and pod.needs_slot and starts and (not pod.displaced or granted)
+        model = pod.model if pod is not None else requested.model if requested is not None else ""
+        out = bool(self._out) and (self._pools.of(key[0]), model) in self._out
+        waits = pod is not None and pod.needs_slot and starts and (granted or not (pod.displaced or out))
         images = (granted_pod.image,) if granted_pod is not None else ()
         if pod is not None and starts and not pod.has_image:
             images = (*images, pod.image)
@@ -185,11 +206,16 @@ class Demand:
             reserves=(
                 waits
                 or (granted_pod is not None and granted_pod.needs_slot)
-                or (requested is not None and requested.needs_slot)
+                or (requested is not None and requested.needs_slot and not out)
             ),
             granted=granted,
             starts=(pod is not None and starts and not pod.displaced) or granted_pod is not None,
-            backs_off=pod is not None and pod.displaced and pod.needs_slot and requested is None and not granted,
+            backs_off=(
+                pod is not None
+                and pod.needs_slot
+                and not granted
+                and ((out and starts) or (pod.displaced and requested is None))
+            ),
             images=images,
             stuck=Stuck(pod.name, pod.stuck) if pod is not None and pod.stuck is not None else None,
         )

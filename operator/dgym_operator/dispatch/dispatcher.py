@@ -20,9 +20,10 @@ from dgym_operator.cache import Cache
 from dgym_operator.controllers import EPOCH, attempt_of
 from dgym_operator.controllers.episode import has_image, stuck_cause
 from dgym_operator.controllers.episodeset import child_index
-from dgym_operator.dispatch.admission import Candidate, PullBudget, Usage, choose
+from dgym_operator.dispatch.admission import Candidate, ModelsOut, PullBudget, Usage, choose
 from dgym_operator.dispatch.demand import Demand, PendingPod
-from dgym_operator.dispatch.holds import BUSY, Holds, find_agents_causes, find_full, find_stuck
+from dgym_operator.dispatch.holds import BUSY, Holds, find_agents_causes, find_full, find_models_out, find_stuck
+from dgym_operator.dispatch.outages import Outages
 from dgym_operator.dispatch.quotas import Quotas
 from dgym_operator.objects import EpisodeView, QuotaView
 from dgym_operator.policies import NamespacePolicies
@@ -70,8 +71,9 @@ class Dispatcher:
         self._pull_limit = pull_limit
         self._policies = policies
         self._enqueue = enqueue
-        self._demand = Demand()
+        self._demand = Demand(pools)
         self._quotas = Quotas(cache)
+        self._outages = Outages(cache, pools)
         self._images: dict[str, None] = {}
         """Images that some node has had, the one that was used last at the end."""
         self._holds = Holds()
@@ -126,18 +128,19 @@ class Dispatcher:
         if candidate is not None:
             return self._holds.of_agent(key, candidate)
         requested = self._demand.pod_requests.get(key)
-        return self._holds.of_pod(key[0], requested.image) if requested is not None else ""
+        return self._holds.of_pod(key[0], requested) if requested is not None else ""
 
     def waits_for(self, key: Key) -> str:
         """What the Episode's request for an agent or a pod waits for, in a word; empty: there is no request."""
-        if key in self._demand.agent_requests:
-            return "slot"
+        candidate = self._demand.agent_requests.get(key)
+        if candidate is not None:
+            return self._holds.kind_of_agent(key, candidate)
         requested = self._demand.pod_requests.get(key)
-        return self._holds.kind_of_pod(key[0], requested.image) if requested is not None else ""
+        return self._holds.kind_of_pod(key[0], requested) if requested is not None else ""
 
     def is_quota_full(self, key: Key) -> bool:
         """Whether ``held_by`` names the ResourceQuota of the namespace."""
-        return key not in self._demand.agent_requests and self._holds.is_full(key[0])
+        return self.waits_for(key) == "quota"
 
     def quota_room_at(self, namespace: str) -> datetime | None:
         """When the ResourceQuota of the namespace, which is full, has last had room for a pod."""
@@ -216,18 +219,23 @@ class Dispatcher:
     def round(self) -> None:
         """Grant what can be granted."""
         demand, in_use = self._demand, self._slots_in_use()
+        out, everywhere = self._outages.of_agents(), self._outages.everywhere()
+        demand.observe_out(frozenset(everywhere))
         # What one pool is granted counts in no other: usage is that of namespaces.
         usage = Usage(slots=self._served(in_use), active=self._assigned())
         for pool in self.pools.names:
-            self._grant_agents(pool, in_use, usage)
+            self._grant_agents(pool, in_use, usage, out)
+        self._outages.record_probes(out)
         stuck = find_stuck(demand.stuck(), self._stuck_limit)
         pulls = PullBudget(self._images, demand.images(), self._pull_limit)
         self._withdraw_pods(stuck)
         if len(demand.pod_requests):
             usage = Usage(slots=self._served(in_use) + demand.reserving(), active=self._active())
             for pool in self.pools.names:
-                self._grant_pods(pool, in_use, usage, stuck, pulls)
-        self._update_holds(stuck, pulls)
+                self._grant_pods(
+                    pool, in_use, usage, stuck, pulls, {model for name, model in everywhere if name == pool}
+                )
+        self._update_holds(stuck, pulls, everywhere)
 
     def slots(self) -> tuple[int, int]:
         """Used and free slots of the agents that answer."""
@@ -239,10 +247,11 @@ class Dispatcher:
         """Episodes that wait for the grant of a pod, and of an agent."""
         return len(self._demand.pod_requests), len(self._demand.agent_requests)
 
-    def _grant_agents(self, pool: str, in_use: Mapping[str, Counter[str]], usage: Usage) -> None:
+    def _grant_agents(self, pool: str, in_use: Mapping[str, Counter[str]], usage: Usage, out: ModelsOut) -> None:
         requests = self._demand.agent_requests
         others = self._outside(pool, requests.namespaces())
-        for key, agent in choose(requests, self._free_slots(in_use, pool), usage, self._policies, others).items():
+        free = self._free_slots(in_use, pool)
+        for key, agent in choose(requests, free, usage, self._policies, others, out).items():
             self._demand.grant_agent(key, agent)
             self._enqueue(key)
 
@@ -259,13 +268,25 @@ class Dispatcher:
         usage: Usage,
         stuck: Collection[str],
         pulls: PullBudget,
+        out: Collection[str],
     ) -> None:
+        """Grant pods of the pool; of the models that are ``out`` one pod at a time, for an episode that probes."""
         demand = self._demand
         taken = self._of_pool(demand.reserved, pool) + self._excess(pool)
         room = sum(self._free_slots(in_use, pool).values()) + self._head_start - taken
         closed = {*stuck, *self._outside(pool, demand.pod_requests.namespaces())}
         rooms = self._quotas.rooms(Counter(namespace for namespace, _ in demand.pods_granted))
-        for key in tuple(demand.pod_requests.in_turn(room, usage, self._policies, closed, pulls, rooms)):
+        probing = demand.models_with_pod(pool) if out else set()
+
+        def serves(_: bool, model: str) -> bool:
+            return model not in out or model not in probing
+
+        granted = []
+        turns = demand.pod_requests.in_turn(room, usage, self._policies, closed, pulls, rooms, serves if out else None)
+        for key in turns:
+            granted.append(key)
+            probing.add(demand.pod_requests[key].model)
+        for key in granted:
             demand.grant_pod(key)
             self._enqueue(key)
 
@@ -276,14 +297,14 @@ class Dispatcher:
     def _of_pool(self, counts: Mapping[str, int], pool: str) -> int:
         return sum(count for namespace, count in counts.items() if self.pools.of(namespace) == pool)
 
-    def _update_holds(self, stuck: Mapping[str, str], pulls: PullBudget) -> None:
+    def _update_holds(self, stuck: Mapping[str, str], pulls: PullBudget, out: Mapping[tuple[str, str], str]) -> None:
         """Queue the episodes whose cause of waiting has changed: their status shows it."""
         before = self._holds
         pod_requests, agent_requests = self._demand.pod_requests, self._demand.agent_requests
         full = find_full(pod_requests.namespaces(), self._active(), self._policies)
         ready = find_full(agent_requests.namespaces(), self._assigned(), self._policies)
         waiting_in = {*pod_requests.namespaces(), *agent_requests.namespaces()}
-        agents = find_agents_causes(self._cache.agents, waiting_in, self.pools)
+        agents = find_agents_causes(self._cache.agents, waiting_in, self.pools, before.agents)
         lasting = {name: text for name, text in self._lasting(full).items() if agents.get(name) == BUSY}
         pods = {**lasting, **full, **stuck}
         # An image is shown as waiting until it is pulled, whether or not slots are free meanwhile: see ``Holds``.
@@ -294,14 +315,15 @@ class Dispatcher:
             pods=pods,
             quotas=self._quotas.texts(),
             ready=ready,
+            models=find_models_out(out, waiting_in, self.pools, before.models),
             images=images,
             pull_limit=self._pull_limit or 0,
         )
         if self._holds == before:
             return
         for key in pod_requests:
-            image = pod_requests[key].image
-            if self._holds.of_pod(key[0], image) != before.of_pod(key[0], image):
+            candidate = pod_requests[key]
+            if self._holds.of_pod(key[0], candidate) != before.of_pod(key[0], candidate):
                 self._enqueue(key, low_priority=True)
         for key in agent_requests:
             candidate = agent_requests[key]
@@ -381,9 +403,11 @@ def pending_pod(cache: Cache, episode: EpisodeView) -> PendingPod | None:
     status, needs_slot = episode.status, episode.spec.agent is not None
     if episode.is_finished:
         return None
-    image = cache.image_of(episode)
+    image, model = cache.image_of(episode), _model_of(episode)
     if status.pod_name is not None:
-        displaced = PendingPod(name=status.pod_name, needs_slot=needs_slot, displaced=True, image=image, has_image=True)
+        displaced = PendingPod(
+            name=status.pod_name, needs_slot=needs_slot, displaced=True, image=image, has_image=True, model=model
+        )
         return displaced if _is_displaced(cache, episode) else None
     for pod in cache.pods_of(episode.metadata.uid):
         if attempt_of(pod) == status.attempt + 1:
@@ -394,6 +418,7 @@ def pending_pod(cache: Cache, episode: EpisodeView) -> PendingPod | None:
                 stuck=stuck,
                 image=image,
                 has_image=has_image(pod),
+                model=model,
             )
     return None
 
@@ -419,4 +444,9 @@ def candidate_of(episode: EpisodeView, *, previous: str | None = None, image: st
         previous=previous,
         image=image,
         index=child_index(episode) or 0,
+        model=_model_of(episode),
     )
+
+
+def _model_of(episode: EpisodeView) -> str:
+    return (episode.spec.agent.model or "") if episode.spec.agent is not None else ""

@@ -111,6 +111,7 @@ class AgentPoller:
     def _observe_report(self, agent: Agent, report: AgentReport, requested_at: float, asked: datetime) -> None:
         agents = self._cache.agents
         slots, failed = agents.open_slots(agent), agent.failure
+        outages = agent.report.outages if agent.report is not None else ()
         returned = self._cache.episodes_by_agent[agent.uid] if agents.is_silent(agent) else ()
         if failed:
             _log.info("an agent answers again", extra=fields(agent=agent.name))
@@ -131,7 +132,7 @@ class AgentPoller:
         for episode in returned:
             # Even if the report has not changed: their status must not show AgentLost any longer.
             self._enqueue(episode.key)
-        if agents.open_slots(agent) != slots or failed:
+        if agents.open_slots(agent) != slots or failed or report.outages != outages:
             self._dispatcher.wake()
 
     def _record_failure(self, agent: Agent, error: CallFailed) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from aiohttp import WSMsgType, web
 
-from dgym.episodes.pod import AgentApi, Assignments, Metrics, Tokens
+from dgym.episodes.pod import AgentApi, Assignments, Breakers, Metrics, Tokens
 from dgym.kube import Access, Client, Credentials, SystemClock
 from dgym.results import StoredResult, open_store
 from dgym.wire.assignments import RESULTS_AUDIENCE, make_results_token
@@ -183,7 +183,7 @@ def cluster(tmp_path, kubeconfig):
             Assignments(lambda *_: asyncio.sleep(0), slots=1) as assignments,
             contextlib.AsyncExitStack() as stack,
         ):
-            api = AgentApi(assignments, open_store(str(standin.store)), Tokens(tokens), Metrics())
+            api = AgentApi(assignments, open_store(str(standin.store)), Tokens(tokens), Metrics(), breakers=Breakers())
             async with listening(api.application()) as agent, listening(standin.application()) as port:
                 server = standin.server = f"http://127.0.0.1:{port}"
                 kubeconfig(server, token=TENANT)

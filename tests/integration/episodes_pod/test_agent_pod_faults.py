@@ -25,6 +25,7 @@ async def test_a_store_that_is_away_loses_nothing(new_agent, pod, helpers):
     status, body = await agent.call("GET", "/readyz")
     assert status == 503
     assert b"results directory" in body
+    assert (await agent.report()).store_problem.startswith("the results directory")
     await agent.put(helpers.assign(pod, helpers.repair, {"tool": "submit"}))
     await agent.until(lambda found: found.state is AssignmentState.STORE_UNAVAILABLE)
     agent.results.unlink()

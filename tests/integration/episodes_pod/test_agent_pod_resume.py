@@ -218,6 +218,8 @@ async def test_a_model_that_is_out_is_not_asked_by_more_episodes(new_agent, pod,
             assert failed.outage
         assert len(server.received) == 3
         assert "no episode begins with it until a probe is answered" in failed.message
+        (out,) = (await agent.report()).outages
+        assert (out.model, out.probe) == ("m", False)
         _, metrics = await agent.call("GET", "/metrics")
     assert b'dgym_agent_model_outage{model="m"} 1.0' in metrics
 

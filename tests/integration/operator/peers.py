@@ -23,6 +23,7 @@ from dgym.wire.assignments import (
     AssignmentMode,
     AssignmentState,
     AssignmentStatus,
+    ModelOutage,
     make_agent_key,
     make_assign_token,
 )
@@ -278,6 +279,8 @@ class Agent:
         self.slots = slots
         self.draining = False
         self.playing = True
+        self.outages: tuple[ModelOutage, ...] = ()
+        self.store_problem = ""
         self.refusals: list[str] = []
         self.given: list[Assignment] = []
         self.held: dict[str, Assignment] = {}
@@ -366,7 +369,12 @@ class Agent:
     async def _report(self, request: web.Request) -> web.Response:
         await self._authenticated(request)
         report = AgentReport(
-            incarnation="1", slots=self.slots, draining=self.draining, assignments=tuple(self.states.values())
+            incarnation="1",
+            slots=self.slots,
+            draining=self.draining,
+            assignments=tuple(self.states.values()),
+            outages=self.outages,
+            store_problem=self.store_problem,
         )
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
 

@@ -26,7 +26,8 @@ class AgentExporter:
         self.metrics = AgentMetrics()
         self.failures = 0
         gauges = Gauges(slots=8, used=1, draining=False, states={})
-        self.metrics.add_gauges(lambda: gauges, lambda: iter([("gpt", "rate limited", self.failures)]))
+        failures = lambda: iter([("gpt", "rate limited", self.failures)])  # noqa: E731
+        self.metrics.add_gauges(lambda: gauges, failures, lambda: iter([("gpt", False)]))
 
     def play(self) -> None:
         """Count what a step of an episode counts."""

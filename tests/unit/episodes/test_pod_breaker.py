@@ -6,6 +6,7 @@ import pytest
 
 from dgym.episodes.pod.breaker import FAILURES, LONGEST_PAUSE_SECONDS, Breakers
 from dgym.errors import ModelUnavailable
+from dgym.wire.assignments import ModelOutage
 
 
 class World:
@@ -49,6 +50,22 @@ def test_a_model_that_is_out_says_so_and_others_are_not_touched():
         pass
     with world.breakers.guard("other", object()):
         pass
+
+
+def test_the_report_names_the_models_that_are_out_and_whether_a_probe_is_due():
+    world = World(back=100)
+    for _ in range(FAILURES):
+        world.play(object())
+    out = ModelOutage(model="m", message="model m: server error")
+    assert world.breakers.report() == (out,)
+    world.now = 30
+    due = ModelOutage(model="m", message="model m: server error", probe=True)
+    assert world.breakers.report() == (due,)
+    with world.breakers.guard("m", object()):
+        assert world.breakers.report() == (out,)
+    world.now = 200
+    assert world.play(object())
+    assert world.breakers.report() == ()
 
 
 def test_one_answer_ends_a_row_of_failures():

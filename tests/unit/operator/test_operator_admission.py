@@ -7,7 +7,7 @@ from itertools import islice
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dgym_operator.dispatch.admission import Candidate, PullBudget, Requests, Usage, choose
+from dgym_operator.dispatch.admission import Candidate, ModelsOut, PullBudget, Requests, Usage, choose
 from dgym_operator.policies import NamespacePolicies, NamespacePolicy
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -102,6 +102,21 @@ def test_agents_with_the_most_free_slots_are_filled_first():
 def test_another_agent_is_better_than_the_one_that_failed_but_the_same_is_better_than_none():
     assert chosen(requests_of({"a": candidate(previous="x")}), {"x": 5, "y": 1}) == {"a": "y"}
     assert chosen(requests_of({"a": candidate(previous="x")}), {"x": 5, "y": 0}) == {"a": "x"}
+
+
+def test_an_agent_without_the_model_is_left_out_but_for_one_probe_that_comes_first():
+    requests = requests_of({name: candidate(age=9 - number, model="m") for number, name in enumerate("abc")})
+    other = requests_of({"other": candidate(model="n")})
+
+    def choice(requests, **out):
+        found = choose(requests, {"x": 5, "y": 1}, NOTHING, EQUAL, out=ModelsOut({(key, "m"): out[key] for key in out}))
+        return {name: agent for (_, name), agent in found.items()}
+
+    assert choice(requests, x=False) == {"a": "y"}
+    assert choice(requests, x=True) == {"a": "x", "b": "y"}
+    assert choice(requests, x=False, y=False) == {}
+    assert choice(requests, x=True, y=False) == {"a": "x"}
+    assert choice(other, x=False, y=False) == {"other": "x"}
 
 
 def test_who_is_driven_from_outside_needs_no_slot_but_somebody():

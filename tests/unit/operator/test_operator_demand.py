@@ -14,7 +14,10 @@ from dgym_operator.dispatch.holds import Stuck
 
 KEYS = st.sampled_from([(namespace, name) for namespace in ("a", "b") for name in ("1", "2", "3")])
 IMAGES = st.sampled_from(["", "python", "debian"])
-CANDIDATES = st.builds(Candidate, priority=st.just(0), created=st.just(EPOCH), needs_slot=st.booleans(), image=IMAGES)
+MODELS = st.sampled_from(["", "good", "bad"])
+CANDIDATES = st.builds(
+    Candidate, priority=st.just(0), created=st.just(EPOCH), needs_slot=st.booleans(), image=IMAGES, model=MODELS
+)
 PODS = st.builds(
     PendingPod,
     name=st.just("pod"),
@@ -23,6 +26,7 @@ PODS = st.builds(
     displaced=st.booleans(),
     image=IMAGES,
     has_image=st.booleans(),
+    model=MODELS,
 )
 
 
@@ -33,6 +37,16 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.demand = Demand()
         self.pods = {}
+        self.out = set()
+
+    @rule(out=st.sets(MODELS.filter(bool)))
+    def observe_out(self, out):
+        self.out = out
+        self.demand.observe_out(frozenset(("", model) for model in out))
+
+    def is_out(self, key):
+        each = self.pods.get(key) or self.demand.agent_requests.get(key)
+        return each is not None and each.model in self.out
 
     @rule(key=KEYS, candidate=st.none() | CANDIDATES)
     def request_pod(self, key, candidate):
@@ -71,10 +85,12 @@ class Machine(RuleBasedStateMachine):
         reserved = {
             key
             for key, pod in self.pods.items()
-            if pod.needs_slot and pod.stuck is None and (not pod.displaced or key in granted)
+            if pod.needs_slot and pod.stuck is None
+            if key in granted or not (pod.displaced or self.is_out(key))
         }
         reserved |= {key for key, candidate in demand.pods_granted.items() if candidate.needs_slot}
-        reserved |= {key for key in demand.agent_requests if demand.agent_requests[key].needs_slot}
+        requests = demand.agent_requests
+        reserved |= {key for key in requests if requests[key].needs_slot and not self.is_out(key)}
         images = {candidate.image for candidate in demand.pods_granted.values()}
         images |= {pod.image for pod in self.pods.values() if pod.stuck is None and not pod.has_image}
         assert demand.reserved.total() == len(reserved)
@@ -85,7 +101,9 @@ class Machine(RuleBasedStateMachine):
             key: Stuck(pod.name, pod.stuck) for key, pod in self.pods.items() if pod.stuck is not None
         }
         assert demand.backing_off.total() == sum(
-            pod.displaced and pod.needs_slot and key not in demand.agent_requests and key not in granted
+            pod.needs_slot
+            and key not in granted
+            and ((self.is_out(key) and pod.stuck is None) or (pod.displaced and key not in requests))
             for key, pod in self.pods.items()
         )
 

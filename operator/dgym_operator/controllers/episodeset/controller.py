@@ -23,6 +23,7 @@ from dgym.api import (
     EpisodeSetStatus,
     LabelSelector,
     ObjectMeta,
+    ProgressReason,
     child_name,
     episodes_of,
     expand,
@@ -31,7 +32,7 @@ from dgym.api import (
     with_cost_limit,
 )
 from dgym.api import OwnerReference as Owner
-from dgym.wire import read_cost, write_cost
+from dgym.wire import EndReason, read_cost, write_cost
 from dgym_operator.controllers.conditions import (
     EPOCH,
     Conditions,
@@ -46,7 +47,7 @@ from dgym_operator.controllers.conditions import (
 from dgym_operator.controllers.episodeset.counts import Tally, next_indexes, pass_at_1, resolved_by_arm, tally
 from dgym_operator.controllers.episodeset.pool import plan_pool, without_pool
 from dgym_operator.controllers.episodeset.retry import plan_retry, retry_label
-from dgym_operator.controllers.inputs import MODEL, EpisodeSetInput, FrozenTasks
+from dgym_operator.controllers.inputs import MODEL, STORE, EpisodeSetInput, FrozenTasks
 from dgym_operator.controllers.plan import (
     Action,
     CreateEpisode,
@@ -63,7 +64,11 @@ from dgym_operator.objects import EpisodeSetView, TaskView
 
 _SOON = 1.0
 _RESUMING = "Resuming"
-_MODEL = ConditionType.MODEL_AVAILABLE
+_OUTAGES = (
+    (MODEL, ConditionType.MODEL_AVAILABLE, EndReason.MODEL_ERROR.value),
+    (STORE, ConditionType.RESULT_STORE_AVAILABLE, ProgressReason.RESULT_STORE_UNAVAILABLE.value),
+)
+"""What episodes wait for during an outage, the condition that shows it, and its reason."""
 _WARNINGS = frozenset({"WaitingForTask", "EpisodeRefused", "MaxFailedReached", "CostLimitReached", "TaskListLost"})
 KEY = "tasks"
 """Key in the ConfigMap's data; a line for each task: its name, a space, its UID."""
@@ -143,7 +148,7 @@ def _round(view: EpisodeSetInput, now: datetime) -> Plan:
     patches, more_patches = _propagate(view, counted)
     new = next_indexes(counted, _room(view, counted))
     paused = _paused(view, bool(patches), now)
-    conditions = _finished(view, counted, _model_available(view, paused, now), now)
+    conditions = _finished(view, counted, _available(view, paused, now), now)
     status = _status(view, counted, conditions, unfinished=counted.active + len(new), now=now)
     if new and status == view.episode_set.status:
         # Without a write an old view would not be detected: write that fewer are unfinished, and create after that.
@@ -234,13 +239,15 @@ def _paused(view: EpisodeSetInput, patching: bool, now: datetime) -> Conditions:
     return set_condition(conditions, ConditionType.SUSPENDED, "False", reason="Resumed", at=now)
 
 
-def _model_available(view: EpisodeSetInput, conditions: Conditions, now: datetime) -> Conditions:
-    """The conditions with ``ModelAvailable``, which is not there before a model was out."""
-    if any(cause == MODEL for cause, _ in view.waits.counts):
-        return set_condition(conditions, _MODEL, "False", reason="ModelError", message=fit(view.waits.message), at=now)
-    if find(conditions, _MODEL) is None:
-        return conditions
-    return set_condition(conditions, _MODEL, "True", reason="Available", at=now)
+def _available(view: EpisodeSetInput, conditions: Conditions, now: datetime) -> Conditions:
+    """The conditions with ``ModelAvailable`` and ``ResultStoreAvailable``, absent before the first outage."""
+    causes, message = {cause for cause, _ in view.waits.counts}, fit(view.waits.message)
+    for cause, kind, reason in _OUTAGES:
+        if cause in causes:
+            conditions = set_condition(conditions, kind, "False", reason=reason, message=message, at=now)
+        elif find(conditions, kind) is not None:
+            conditions = set_condition(conditions, kind, "True", reason="Available", at=now)
+    return conditions
 
 
 def _resumed_at(view: EpisodeSetInput) -> datetime:

@@ -1,0 +1,123 @@
+"""Models and stores that agent pods report as out."""
+
+import pytest
+
+from dgym.wire.assignments import AssignmentState, ModelOutage
+from dgym.wire.messages import EndReason
+from tests.integration.operator.conftest import TASK, get
+from tests.integration.operator.peers import MERGE, until
+
+CAUSE = "model m: server error"
+OUT = (ModelOutage(model="m", message=CAUSE),)
+PROBE = (ModelOutage(model="m", message=CAUSE, probe=True),)
+ASKS = {"name": "debug_agent", "model": "m"}
+
+
+@pytest.fixture
+async def two(installation):
+    agents = [await installation.start_agent(f"agent-{number}") for number in range(2)]
+    for agent in agents:
+        agent.playing = False
+    return agents
+
+
+async def reports(installation, operator, agents):
+    """Wait until the operator has read a report from each."""
+
+    async def ready():
+        _, text = await get(operator, "/metrics")
+        return f'dgym_operator_agents{{state="ready"}} {len(agents)}.0' in text
+
+    await until(ready, "the agents have reported")
+
+
+async def test_another_agent_pod_is_preferred_and_else_the_outage_is_waited_for(installation, two):
+    out, well = two
+    out.outages = OUT
+    operator = await installation.start_operator()
+    await reports(installation, operator, two)
+    for name in ("a", "b"):
+        await installation.episode(name, agent=ASKS)
+    await until(lambda: len(well.held) == 2, "the other agent pod has both")
+    well.outages = OUT
+    await installation.create("DebugTask", "bug", TASK)
+    spec = {"tasks": [{"name": "bug"}], "samples": 3, "parallelism": 3, "template": {"agent": ASKS}}
+    await installation.create("EpisodeSet", "all", spec)
+
+    async def waiting():
+        found = await installation.get("all", "episodesets")
+        return found["status"] if found and found.get("status", {}).get("waiting") == "model 3" else None
+
+    status = await until(waiting, "all episodes of the set wait for the model")
+    assert (
+        f"model m is out in every agent pod that could serve it, and is probed (agent pod agent-0: {CAUSE})"
+        in (status["message"])
+    )
+    (shown,) = [each for each in status["conditions"] if each["type"] == "ModelAvailable"]
+    assert (shown["status"], shown["reason"]) == ("False", "ModelError")
+    # One sandbox is there for the next probe, and the slots are free for other models.
+    assert len([name for name in await installation.pods() if name.startswith("all-")]) == 1
+    await installation.episode("other", agent={**ASKS, "model": "another"})
+    await until(lambda: len(out.held) + len(well.held) == 3, "another model is served")
+    # The pod requests a probe: one episode begins there, and no other until it has ended.
+    out.outages = PROBE
+    await until(lambda: any(each.episode.startswith("all-") for each in out.held.values()), "one episode probes")
+    out.outages = OUT
+    probes = [each for each in (*out.held.values(), *well.held.values()) if each.episode.startswith("all-")]
+    assert len(probes) == 1
+    out.outages = well.outages = ()
+    await until(
+        lambda: sum(each.episode.startswith("all-") for agent in two for each in agent.held.values()) == 3,
+        "all begin once the model is back",
+    )
+
+    async def available():
+        found = await installation.get("all", "episodesets")
+        return any(
+            each["type"] == "ModelAvailable" and each["status"] == "True" for each in found["status"]["conditions"]
+        )
+
+    await until(available, "the set shows that the model is back")
+
+
+async def test_an_episode_whose_model_went_out_keeps_its_sandbox_and_takes_no_slot(installation):
+    agent = await installation.start_agent(slots=1)
+    agent.playing = False
+    await installation.start_operator()
+    uid = (await installation.episode("fix", agent=ASKS))["metadata"]["uid"]
+    await until(lambda: uid in agent.held, "assigned")
+    agent.outages = OUT
+    agent.set_state(uid, AssignmentState.FAILED, reason=EndReason.MODEL_ERROR, message=CAUSE, outage=True)
+    await installation.status("fix", "the failure is shown", lambda status: status.get("reason") == "ModelError")
+    await installation.episode("other", agent={**ASKS, "model": "another"})
+    await until(lambda: any(each.episode == "other" for each in agent.held.values()), "the slot is free for another")
+    (other,) = [key for key, each in agent.held.items() if each.episode == "other"]
+    await agent.finish(other)
+    await installation.finished("other")
+    assert agent.held[uid].epoch == 1
+    agent.outages = ()
+    await until(lambda: agent.held[uid].epoch == 2, "assigned again once the model is back")
+    await agent.finish(uid)
+    assert (await installation.finished("fix"))["status"]["attempt"] == 1
+
+
+async def test_no_episode_begins_while_the_store_does_not_answer(installation, two):
+    for agent in two:
+        agent.store_problem = "results store: bucket b: connection refused"
+    await installation.start_operator()
+    await installation.create("DebugTask", "bug", TASK)
+    spec = {"tasks": [{"name": "bug"}], "samples": 2, "parallelism": 2, "template": {"agent": ASKS}}
+    await installation.create("EpisodeSet", "all", spec)
+
+    async def waiting():
+        found = await installation.get("all", "episodesets")
+        return found["status"] if found and found.get("status", {}).get("waiting") == "store 2" else None
+
+    status = await until(waiting, "the set names the store")
+    assert "the results store of the agents does not answer: pod agent-0: results store: bucket b" in status["message"]
+    (shown,) = [each for each in status["conditions"] if each["type"] == "ResultStoreAvailable"]
+    assert (shown["status"], shown["reason"]) == ("False", "ResultStoreUnavailable")
+    assert not any(agent.held for agent in two)
+    two[1].store_problem = ""
+    await until(lambda: len(two[1].held) == 2, "the agent pod whose store answers has them")
+    await installation.api.call("PATCH", installation.path("episodesets", "all"), {"spec": {"cancel": True}}, MERGE)
