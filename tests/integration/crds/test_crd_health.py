@@ -1,11 +1,14 @@
-"""What Flux and Helm take an object for: statuses as the operator writes them, stored by a real API server."""
+"""What Flux, Helm and Argo CD take an object for: statuses as the operator writes them, stored by a real API server."""
 
 import json
 import subprocess
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
+from lupa.lua51 import LuaRuntime
 
 from dgym.api import Condition, EpisodeSetStatus, EpisodeStatus, SandboxPoolStatus
 from dgym_operator.controllers import set_with_readiness, with_derived
@@ -20,6 +23,7 @@ SPECS = {
     "EpisodeSet": {"tasks": [{"name": "calc"}]},
     "SandboxPool": {"taskRef": {"name": "calc"}},
 }
+HEALTH = Path(__file__).parents[3] / "docs" / "argocd-health.yaml"
 NEW = None
 """No operator has seen the object yet."""
 
@@ -104,6 +108,39 @@ def test_kstatus_says_what_a_person_would(stored):
     done = subprocess.run([program], input=objects, capture_output=True, text=True, check=True, timeout=60)
     statuses = [status for status, _ in json.loads(done.stdout)]
     assert [*zip(_names(), statuses, strict=True)] == [*zip(_names(), (case[2] for case in CASES), strict=True)]
+
+
+def test_argo_cd_says_the_same(stored):
+    found = [argo_health(each)["status"] for each in stored]
+    assert [*zip(_names(), found, strict=True)] == [*zip(_names(), map(_in_argo_cd, CASES), strict=True)]
+
+
+def test_argo_cd_shows_reason_and_message():
+    shown = argo_health({"kind": "Episode", "metadata": {"generation": 2}, "status": {"observedGeneration": 1}})
+    assert shown["message"] == "the operator has not seen this version yet"
+    status = {"observedGeneration": 1, "reason": "ModelError", "message": "model m: 503", "conditions": []}
+    shown = argo_health({"kind": "Episode", "metadata": {"generation": 1}, "status": status})
+    assert (shown["status"], shown["message"]) == ("Progressing", "ModelError: model m: 503")
+
+
+def argo_health(item):
+    """What Argo CD shows: it calls the script of the kind with the object as the global ``obj``."""
+    checks = yaml.safe_load(HEALTH.read_text())["data"]
+    check = checks.get(f"resource.customizations.health.dgym.dev_{item['kind']}")
+    if check is None:
+        # It takes such an object for healthy once it is there.
+        return {"status": "Healthy", "message": ""}
+    # Argo CD's interpreter has Lua 5.1.
+    lua = LuaRuntime(register_builtins=False)
+    lua.globals().obj = lua.table_from(item, recursive=True)
+    return dict(lua.execute(check))
+
+
+def _in_argo_cd(case):
+    _, status, expected = case
+    if status is not NEW and status.reason == "Suspended":
+        return "Suspended"
+    return {"Current": "Healthy", "InProgress": "Progressing", "Failed": "Degraded"}[expected]
 
 
 def _names():
