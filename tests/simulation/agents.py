@@ -19,6 +19,7 @@ from tests.simulation.store import GivenUp
 
 AGENT_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "agent"}
 MODEL = "model"
+AWAY = "the model is away"
 STEPS = 4
 GIVE_UP_SECONDS = 120.0
 """For so long an agent tries to reach a sidecar."""
@@ -202,6 +203,7 @@ class AgentPod:
             reason, outcome = found
             self._set(assignment, AssignmentState.FINISHED, reason=reason, outcome=outcome, steps=outcome.steps)
         except ModelUnavailable as error:
+            self.world.refused_by_breakers += str(error) != AWAY
             failed = {"reason": EndReason.MODEL_ERROR, "message": str(error), "outage": True}
             self._set(assignment, AssignmentState.FAILED, **failed)
         except Gone:
@@ -262,7 +264,7 @@ class AgentPod:
     async def _ask_model(self):
         if asyncio.get_running_loop().time() < self.world.model_away_until:
             await asyncio.sleep(self.world.random.uniform(20.0, 60.0))
-            raise ModelUnavailable("the model is away")
+            raise ModelUnavailable(AWAY)
         self._breakers.answered(MODEL)
 
     async def _past(self, assignment):

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 
 import msgspec
 
@@ -35,6 +35,8 @@ class World:
         self.stored_first = asyncio.get_running_loop().create_future()
         """The agent that stored the first result, and its assignment."""
         self.model_away_until = 0.0
+        self.refused_by_breakers = 0
+        """Assignments that failed because the model was known to be out."""
         self.executed = Counter()
         self.poisoned = set()
         """Steps under which a sandbox or sidecar died, by UID and attempt."""
@@ -55,7 +57,8 @@ class World:
         """UIDs of pods that a tenant has made in the place of an episode's."""
         self.problems = []
         """What models have observed that must not be."""
-        self.verdicts = {}
+        self.verdicts = defaultdict(list)
+        """Attempts and reasons that sidecars have signed, by UID of the episode."""
         self.peers = {}
         self.agents = []
         self._agents_by_epoch = {}
@@ -149,6 +152,16 @@ class World:
         if kind == "driver":
             self.drivers[uid] = Driver(self, name)
             self.spawn(self.drivers[uid].run())
+
+    def add_set(self, samples):
+        """An EpisodeSet of so many episodes, two thirds of them at a time."""
+        self._add_task()
+        spec = {
+            "tasks": [{"name": "bug"}], "samples": samples, "parallelism": max(1, 2 * samples // 3),
+            "template": {"agent": {"name": "solution", "model": MODEL}},
+        }  # fmt: skip
+        body = {"apiVersion": "dgym.dev/v1alpha1", "kind": "EpisodeSet", "metadata": {"name": "many"}, "spec": spec}
+        self.api.create("episodesets", NAMESPACE, body)
 
     def add_pool(self, idle):
         """A SandboxPool for all episodes."""

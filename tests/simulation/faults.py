@@ -48,6 +48,7 @@ KINDS = (
 )
 STRANGER = "episode: its next pod taken by a stranger"
 """A tenant makes a pod with the name, the labels and the owner of the episode's next one, and deletes it later."""
+CANCELLED_SET = "set: cancelled"
 HARMLESS = (
     "leader",
     "replicas",
@@ -102,6 +103,7 @@ class Injector:
             "episode": lambda: _pick(self._api.items("episodes"), fault.choice),
             "driver": lambda: _pick(list(self._world.drivers.values()), fault.choice),
             "policy": lambda: _pick(self._api.items("networkpolicies"), 0),
+            "set": lambda: _pick(self._api.items("episodesets"), 0),
         }[subject]()
         if target is not None:
             await getattr(self, f"_{subject}_{verb.replace(' ', '_')}")(target, fault.seconds)
@@ -227,6 +229,11 @@ class Injector:
     async def _episode_cancelled(self, episode, _seconds):
         self._world.cancelled.add(episode["metadata"]["uid"])
         self._patch(episode, {"cancel": True})
+
+    async def _set_cancelled(self, episode_set, _seconds):
+        self._world.cancelled.add(episode_set["metadata"]["uid"])
+        name = episode_set["metadata"]["name"]
+        self._api.patch("episodesets", NAMESPACE, name, {"spec": {"cancel": True}}, status=False)
 
     def _patch(self, episode, spec):
         self._api.patch("episodes", NAMESPACE, episode["metadata"]["name"], {"spec": spec}, status=False)

@@ -9,6 +9,7 @@ from dgym_operator.controllers.episode.conclusion import MOST_POISONED
 from tests.simulation.agents import STEPS
 from tests.simulation.api_server import is_running, is_sandbox, parse_path
 from tests.simulation.replicas import WORKERS
+from tests.simulation.sets import SetInvariants
 from tests.simulation.sidecar import NAMESPACE
 from tests.simulation.virtual import VirtualClock
 
@@ -36,6 +37,8 @@ _BUSY = 0.75
 """The share of a quota that is used while episodes wait: a watch may lag for seconds."""
 _REFUSED = 1.2
 """Pods that a quota may refuse for each that is made, beside those of the first workers."""
+_IN_VAIN = 8
+"""Assignments that may be on their way when an agent notices that a model is out."""
 _CUT_SECONDS = 1.0
 """Seconds that are cut from the clock of an attempt."""
 
@@ -61,7 +64,9 @@ class Invariants:
         self._busy_seconds = self._room_seconds = 0.0
         self._made = 0
         self._clock = VirtualClock()
+        self.sets = SetInvariants(api, schedule)
         api.observers.append(self._observe)
+        api.observers.append(self.sets.observe)
         api.request_observers.append(self._observe_request)
 
     def _observe(self, kind, plural, item):
@@ -113,6 +118,12 @@ class Invariants:
             yield f"{self._busy_seconds / self._room_seconds:.0%} of the quota were used while episodes waited"
         if self._api.refused > _REFUSED * self._made + WORKERS:
             yield f"the quota has refused {self._api.refused} pods, and {self._made} were made"
+
+    def _outage_problems(self):
+        """Whether episodes were assigned to agents that had reported their model as out."""
+        calm = not self._schedule.lossy and all(fault.kind == "cluster: model away" for fault in self._schedule.faults)
+        if calm and self._world.refused_by_breakers > _IN_VAIN:
+            yield f"{self._world.refused_by_breakers} assignments failed because the model was known to be out"
 
     def _observe_policy(self, kind, policy):
         """Since when the namespace has no policy, or another."""
@@ -235,7 +246,8 @@ class Invariants:
             if not ended and not is_finished(episode):
                 found.append(f"{name} never ended: {status.get('reason')}: {status.get('message')}")
                 continue
-            found += [f"{name}: {problem}" for problem in self._wrong(uid, status)]
+            owners = [each["uid"] for each in episode["metadata"].get("ownerReferences", ())]
+            found += [f"{name}: {problem}" for problem in self._wrong(uid, owners, status)]
         found += [
             f"step {number} of attempt {attempt} was executed {times} times"
             for (_, attempt, number), times in self._world.executed.items()
@@ -243,10 +255,11 @@ class Invariants:
         ]
         if ended:
             found += self.left_over()
-        found += self._quota_problems()
+            found += self.sets.violations()
+        found += (*self._quota_problems(), *self._outage_problems())
         return found
 
-    def _wrong(self, uid, status):
+    def _wrong(self, uid, owners, status):
         made = self._world.verdicts[uid]
         stored = {attempt: found for (owner, attempt), found in self._world.store.results.items() if owner == uid}
         reason, attempt = status.get("reason"), status.get("attempt")
@@ -263,17 +276,18 @@ class Invariants:
             shown = [number for owner, number in self._world.shown if owner == uid and number != attempt]
             if shown:
                 yield f"pods of attempts {shown} have shown verdicts, and attempt {attempt} ended as {reason}"
-        yield from self._blame(uid, status, made)
+        yield from self._blame(uid, owners, status, made)
         yield from self._clocks(uid, status)
 
-    def _blame(self, uid, status, made):
+    def _blame(self, uid, owners, status, made):
         """Whether the end has the cause that it names."""
         reason, attempt = status.get("reason"), status.get("attempt")
         yield from self._cancelled(uid, status, made)
         poisoned = [(uid, each.get("attempt"), each["step"]) for each in status.get("poisonedSteps", ())]
         for unproven in set(poisoned) - self._world.poisoned:
             yield f"step {unproven[2]} of attempt {unproven[1]} is poisoned, and no sandbox died under it"
-        cancelled, driver = uid in self._world.cancelled, self._world.drivers.get(uid)
+        cancelled = not self._world.cancelled.isdisjoint((uid, *owners))
+        driver = self._world.drivers.get(uid)
         if reason == EndReason.RESOLVED:
             if (attempt, reason) not in made:
                 yield f"Resolved in attempt {attempt}, and no sidecar said so: {made}"
@@ -306,7 +320,7 @@ class Invariants:
 
     def _cancelled(self, uid, status, made):
         """Whether an episode that was cancelled while its pod ran was scored by its sidecar."""
-        calm = all(fault.is_harmless or fault.kind == "episode: cancelled" for fault in self._schedule.faults)
+        calm = all(fault.is_harmless or fault.kind.endswith(": cancelled") for fault in self._schedule.faults)
         begun, deadly = status.get("podName"), uid in self._world.deadly
         if not calm or not begun or deadly or status.get("reason") != EndReason.CANCELLED:
             return

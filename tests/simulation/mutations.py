@@ -2,18 +2,24 @@
 
 from unittest.mock import patch
 
+import msgspec
+
 from dgym.kube import Store
 from dgym_operator.actions import NetworkPolicies, claims, episodes, writes
 from dgym_operator.app.reconciler import Reconciler
 from dgym_operator.cache import Cache, Informers, Memory
-from dgym_operator.controllers import EpisodeInput, Plan
+from dgym_operator.controllers import EpisodeInput, Plan, Waits
 from dgym_operator.controllers.episode import attempt, clocks, conclusion, controller, ending, poison, terminating
+from dgym_operator.controllers.episodeset import counts
+from dgym_operator.dispatch.admission import ModelsOut
+from dgym_operator.dispatch.outages import Outages
 from dgym_operator.dispatch.quotas import Quotas
-from tests.simulation.faults import STRANGER, Fault
+from tests.simulation.faults import CANCELLED_SET, STRANGER, Fault
 from tests.simulation.schedule import Schedule
 from tests.simulation.store import ResultsStore
 
 _assign = Reconciler._assign
+_waits = Reconciler._waits
 _status_patch = writes.status_patch
 _claim_patch = claims.claim_patch
 
@@ -62,6 +68,14 @@ def _assume_deleted(self, key, uid, _last):
     self.assume_deleted(key, uid)
 
 
+def _all_active(self, episode_set):
+    return msgspec.structs.replace(_waits(self, episode_set), active=10**6)
+
+
+def _without_cause(self, episode_set):
+    return Waits(active=_waits(self, episode_set).active)
+
+
 async def _absent(*_args, **_options):
     return False
 
@@ -99,6 +113,14 @@ MUTATIONS = {
     "a pod is claimed whatever its version is": lambda: patch.object(claims, "claim_patch", _claim_without_version),
     "the NetworkPolicy is trusted once applied": lambda: patch.object(NetworkPolicies, "reconcile", _nothing),
     "the end of a pod opens no quota": lambda: patch.object(Quotas, "freed", lambda *_args: False),
+    "a set counts all unfinished episodes as active": lambda: patch.object(Reconciler, "_waits", _all_active),
+    "a set does not show what its episodes wait for": lambda: patch.object(Reconciler, "_waits", _without_cause),
+    "a cancelled episode that never began is unresolved": lambda: patch.object(
+        counts, "_is_cancelled", lambda _child: False
+    ),
+    "an agent whose model is out gets its episodes": lambda: patch.multiple(
+        Outages, of_agents=lambda _self: ModelsOut(), everywhere=lambda _self: {}
+    ),
     "an agent gets a pod that is not bound": lambda: patch.object(
         EpisodeInput, "is_bound", property(lambda _view: True)
     ),
@@ -126,7 +148,15 @@ FOUND_BY = {
     "the sidecar is not asked while an end is awaited": Schedule(0, (), 0.0, ("deadly once",) * 4),
     "a pod is claimed whatever its version is": Schedule(0, (), 0.0, idle=2),
     "the NetworkPolicy is trusted once applied": Schedule(0, (Fault(45.0, "policy: deleted", 0, 0.0),), 0.0),
-    "the end of a pod opens no quota": Schedule(0, (), 0.0, ("agent",) * 12, 8, quota=3),
+    "the end of a pod opens no quota": Schedule(0, (), 0.0, (), 8, quota=3, samples=18),
+    "a set counts all unfinished episodes as active": Schedule(0, (), 0.0, (), quota=1, samples=6),
+    "a set does not show what its episodes wait for": Schedule(0, (), 0.0, (), quota=1, samples=6),
+    "a cancelled episode that never began is unresolved": Schedule(
+        0, (Fault(20.0, CANCELLED_SET, 0, 0.0),), 0.0, (), quota=1, samples=6
+    ),
+    "an agent whose model is out gets its episodes": Schedule(
+        0, (Fault(30.0, "cluster: model away", 0, 7200.0),), 0.0, ("agent",) * 4, samples=4
+    ),
     "an agent gets a pod that is not bound": Schedule(0, (), 0.15, idle=2),
     "the deadline runs while an episode waits for its model": Schedule(
         0, (Fault(30.0, "cluster: model away", 0, 7200.0),), 0.0, ("agent",) * 8

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tests.simulation import virtual
 from tests.simulation.api_server import ApiServer
 from tests.simulation.cluster import World
-from tests.simulation.faults import KINDS, STRANGER, Fault, Injector
+from tests.simulation.faults import CANCELLED_SET, KINDS, STRANGER, Fault, Injector
 from tests.simulation.invariants import Invariants, is_finished
 from tests.simulation.replicas import Replica
 
@@ -21,6 +21,8 @@ STRANGERS = 0.2
 """The share of schedules in which a tenant takes the name of a pod."""
 POOLS = 0.4
 """The share of schedules with a SandboxPool."""
+SETS = 0.25
+"""The share of schedules with an EpisodeSet, of which every other one is cancelled."""
 QUOTAS = 0.3
 """The share of schedules with a ResourceQuota, of those without a SandboxPool."""
 FILLING_SECONDS = 22.0
@@ -39,7 +41,8 @@ class Schedule(NamedTuple):
     """All that a run depends on.
 
     ``episodes`` are the kinds of them, ``slots`` those of each agent, ``max_active`` bounds active episodes, and a
-    SandboxPool has ``idle`` pods ready, unless that is 0. A ``quota`` bounds sandboxes.
+    SandboxPool has ``idle`` pods ready, unless that is 0. A ``quota`` bounds sandboxes. An EpisodeSet has so many
+    ``samples``, unless that is 0.
     """
 
     seed: int
@@ -50,9 +53,11 @@ class Schedule(NamedTuple):
     max_active: int | None = None
     idle: int = 0
     quota: int | None = None
+    samples: int = 0
 
     def __str__(self):
         limits = f"{self.slots} slots an agent, maxActive {self.max_active}, {self.idle} idle pods, quota {self.quota}"
+        limits += f", a set of {self.samples}"
         lines = [f"seed {self.seed}, {self.lossy:.1%} of requests fail, {', '.join(self.episodes)}; {limits}"]
         lines += [f"{each.at:7.2f} s {each.kind} #{each.choice}, {each.seconds:.1f} s" for each in self.faults]
         return "\n  ".join(lines)
@@ -77,7 +82,11 @@ def draw(seed):
         faults.append(Fault(at, STRANGER, random.randrange(8), seconds))
     idle = random.choice((1, 2)) if random.random() < POOLS else 0
     quota = random.choice((1, 2, 3)) if random.random() < QUOTAS and not idle else None
-    return Schedule(seed, tuple(sorted(faults)), lossy, tuple(kinds), slots, most, idle, quota)
+    samples = random.choice((2, 4, 6)) if random.random() < SETS else 0
+    if samples and random.random() < 0.5:
+        faults.append(Fault(random.uniform(0.0, FAULTY_SECONDS), CANCELLED_SET, 0, 0.0))
+        kinds = kinds[:2]
+    return Schedule(seed, tuple(sorted(faults)), lossy, tuple(kinds), slots, most, idle, quota, samples)
 
 
 def play(schedule, *, limit=LIMIT_SECONDS):
@@ -112,7 +121,9 @@ def _smaller(schedule):
         yield schedule._replace(quota=None)
     if schedule.idle:
         yield schedule._replace(idle=0)
-    for index in range(len(episodes) if len(episodes) > 1 else 0):
+    if schedule.samples:
+        yield schedule._replace(samples=0)
+    for index in range(len(episodes) if len(episodes) > 1 or schedule.samples else 0):
         yield schedule._replace(episodes=episodes[:index] + episodes[index + 1 :])
 
 
@@ -142,6 +153,8 @@ class _Run:
                 self._world.add_quota(schedule.quota)
             for number, kind in enumerate(schedule.episodes):
                 self._world.add_episode(f"episode-{number}", kind)
+            if schedule.samples:
+                self._world.add_set(schedule.samples)
             ended = await self._until(self._all_finished, self._limit)
             # A fault that waits for its occasion may have waited in vain.
             if faults:
@@ -169,7 +182,7 @@ class _Run:
         return False
 
     def _all_finished(self):
-        return all(is_finished(each) for each in self._api.items("episodes"))
+        return self._invariants.sets.is_finished() and all(map(is_finished, self._api.items("episodes")))
 
 
 __all__ = ["Fault", "Schedule", "draw", "play", "shrink"]

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.simulation.api_server import ApiServer
-from tests.simulation.faults import Fault
+from tests.simulation.faults import CANCELLED_SET, Fault
 from tests.simulation.mutations import FOUND_BY, MUTATIONS
 from tests.simulation.schedule import Schedule, draw, play, shrink
 
@@ -74,10 +74,18 @@ def test_a_quota_is_used_and_not_tried_in_vain(seed):
     assert play(Schedule(seed, (), 0.0, ("agent",) * 12, 8, quota=3)) == []
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_set_counts_its_episodes_and_shows_what_they_wait_for(seed):
+    cancelled = Fault(40.0, CANCELLED_SET, 0, 0.0)
+    assert play(Schedule(seed, (), 0.0, ("agent",), quota=2, samples=6)) == []
+    assert play(Schedule(seed, (cancelled,), 0.0, ("agent",), quota=2, samples=9)) == []
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("at", [0.0, 30.0])
 def test_a_model_that_is_out_for_two_hours_ends_no_episode_and_loses_no_attempt(seed, at):
-    assert play(Schedule(seed, (Fault(at, "cluster: model away", 0, 7200.0),), 0.0, ("agent",) * 8)) == []
+    away = Fault(at, "cluster: model away", 0, 7200.0)
+    assert play(Schedule(seed, (away,), 0.0, ("agent",) * 2, samples=6)) == []
 
 
 REGRESSIONS = {

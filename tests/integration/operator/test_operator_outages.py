@@ -25,8 +25,10 @@ async def reports(installation, operator, agents):
     """Wait until the operator has read a report from each."""
 
     async def ready():
+        if not operator.port:
+            return False
         _, text = await get(operator, "/metrics")
-        return f'dgym_operator_agents{{state="ready"}} {len(agents)}.0' in text
+        return f'dgym_agents{{state="ready"}} {len(agents)}.0' in text
 
     await until(ready, "the agents have reported")
 
