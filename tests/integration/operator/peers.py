@@ -281,6 +281,7 @@ class Agent:
         self.playing = True
         self.outages: tuple[ModelOutage, ...] = ()
         self.store_problem = ""
+        self.reported = 0
         self.refusals: list[str] = []
         self.given: list[Assignment] = []
         self.held: dict[str, Assignment] = {}
@@ -376,6 +377,7 @@ class Agent:
             outages=self.outages,
             store_problem=self.store_problem,
         )
+        self.reported += 1
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
 
     async def _assign(self, request: web.Request) -> web.Response:

@@ -4,7 +4,7 @@ import pytest
 
 from dgym.wire.assignments import AssignmentState, ModelOutage
 from dgym.wire.messages import EndReason
-from tests.integration.operator.conftest import TASK, get
+from tests.integration.operator.conftest import TASK
 from tests.integration.operator.peers import MERGE, until
 
 CAUSE = "model m: server error"
@@ -21,27 +21,23 @@ async def two(installation):
     return agents
 
 
-async def reports(installation, operator, agents):
-    """Wait until the operator has read a report from each."""
-
-    async def ready():
-        if not operator.port:
-            return False
-        _, text = await get(operator, "/metrics")
-        return f'dgym_agents{{state="ready"}} {len(agents)}.0' in text
-
-    await until(ready, "the agents have reported")
+async def reported(*agents):
+    """Wait until the operator has read a report of each that was made after the call."""
+    for agent in agents:
+        enough = agent.reported + 3
+        await until(lambda agent=agent, enough=enough: agent.reported >= enough, "the agents have reported")
 
 
 async def test_another_agent_pod_is_preferred_and_else_the_outage_is_waited_for(installation, two):
     out, well = two
     out.outages = OUT
-    operator = await installation.start_operator()
-    await reports(installation, operator, two)
+    await installation.start_operator()
+    await reported(*two)
     for name in ("a", "b"):
         await installation.episode(name, agent=ASKS)
     await until(lambda: len(well.held) == 2, "the other agent pod has both")
     well.outages = OUT
+    await reported(well)
     await installation.create("DebugTask", "bug", TASK)
     spec = {"tasks": [{"name": "bug"}], "samples": 3, "parallelism": 3, "template": {"agent": ASKS}}
     await installation.create("EpisodeSet", "all", spec)
