@@ -3,6 +3,7 @@
 import asyncio
 from typing import NamedTuple
 
+from tests.simulation.api_server import Refusal
 from tests.simulation.invariants import is_finished
 from tests.simulation.sidecar import NAMESPACE
 
@@ -250,7 +251,12 @@ class Injector:
         if is_finished(episode) or self._api.get("pods", NAMESPACE, name) is not None:
             return
         body = {"metadata": {"name": name, "labels": labels, "ownerReferences": [owner]}, "spec": {}}
-        self._world.strangers.append(self._api.create("pods", NAMESPACE, body)["metadata"]["uid"])
+        try:
+            made = self._api.create("pods", NAMESPACE, body)
+        except Refusal:
+            # The quota is used up.
+            return
+        self._world.strangers.append(made["metadata"]["uid"])
         await asyncio.sleep(seconds)
         if self._world.is_strangers(name):
             self._delete(name)
