@@ -26,6 +26,8 @@ async def test_a_store_that_is_away_loses_nothing(new_agent, pod, helpers):
     assert status == 503
     assert b"results directory" in body
     assert (await agent.report()).store_problem.startswith("the results directory")
+    _, metrics = await agent.call("GET", "/metrics")
+    assert b"dgym_agent_store_failures_total 1.0" in metrics
     await agent.put(helpers.assign(pod, helpers.repair, {"tool": "submit"}))
     await agent.until(lambda found: found.state is AssignmentState.STORE_UNAVAILABLE)
     agent.results.unlink()
