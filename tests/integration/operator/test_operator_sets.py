@@ -132,6 +132,24 @@ async def test_a_cancelled_set_cancels_its_children(installation):
     assert len(await installation.api.items(installation.path("episodes"))) == 2
 
 
+async def test_finished_objects_show_which_generation_the_operator_has_seen(installation):
+    await make_tasks(installation, "a")
+    await installation.start_agent()
+    await installation.start_operator()
+    spec = {"taskSelector": {}, "template": {"agent": {"name": "solution"}}}
+    await installation.create("EpisodeSet", "some", spec)
+    await installation.finished("some", "episodesets")
+    for name, plural in (("some", "episodesets"), ("some-0", "episodes")):
+        change = {"spec": {"ttlSecondsAfterFinished": 86400}}
+        changed = await installation.api.call("PATCH", installation.path(plural, name), change, MERGE)
+
+        async def seen(name=name, plural=plural, changed=changed):
+            found = await installation.get(name, plural)
+            return found["status"]["observedGeneration"] == changed["metadata"]["generation"] == 2
+
+        await until(seen, f"{plural} {name} shows its generation")
+
+
 async def test_failed_episodes_run_again_and_their_results_stay(installation):
     await make_tasks(installation, "a", "b", "c")
     agent = await installation.start_agent()
