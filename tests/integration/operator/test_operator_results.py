@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from yarl import URL
 
-from dgym.episodes.pod import AgentApi, Assignments, Tokens
+from dgym.episodes.pod import AgentApi, Assignments, Breakers, Tokens
 from dgym.episodes.pod import Metrics as AgentMetrics
 from dgym.results import StoredResult, open_store
 from dgym.wire.assignments import RESULTS_AUDIENCE, make_results_token
@@ -88,7 +88,7 @@ async def served(installation, tmp_path):
         agent = Agent(
             installation.api, installation.namespace, installation.kubelet, name="agent-0", port=installation.agent_port
         )
-        api = AgentApi(assignments, open_store(str(store)), Tokens(tokens), AgentMetrics())
+        api = AgentApi(assignments, open_store(str(store)), Tokens(tokens), AgentMetrics(), breakers=Breakers())
         agent._application = api.application()
         await agent.start(AGENT_LABELS)
         installation.agents.append(agent)
