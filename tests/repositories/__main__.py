@@ -1,8 +1,9 @@
-"""Measure ``dgym init`` and ``dgym check``: ``make repositories``, or ``python -m tests.repositories [NAME…]``.
+"""Measure ``dgym init``, ``check`` and ``run``: ``make repositories``, or ``python -m tests.repositories [NAME…]``.
 
 Each package's source distribution becomes a git repository with a tag, without what only a distribution has. Then two
-copies are measured: in a fresh virtual environment as its developers make it, and with dgym without an edit. Everything
-is kept in a cache directory; a package is measured again when it is named, or after ``--again``. ``sample/`` has the
+copies are measured: in a fresh virtual environment as its developers make it, and with dgym without an edit. Last,
+``dgym run DIR --agent debug_agent`` plays an episode with a scripted model, which stops in a test. Everything is kept
+in a cache directory; a package is measured again when it is named, or after ``--again``. ``sample/`` has the
 developers' tests of the six packages of ``--sample``.
 """
 
@@ -19,10 +20,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.repositories.debugged import debug
+
 HERE = Path(__file__).parent
 PYTHON = Path(sys.executable)
 ENOUGH = 0.95
-_CACHE = Path.home() / ".cache" / "dgym-repositories"
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dgym-repositories"
 _SECONDS = 600
 _GENERATED = ("PKG-INFO", "*.egg-info")
 
@@ -188,6 +191,7 @@ def measure(package: dict[str, Any], cache: Path) -> dict[str, Any]:
     """One package's result."""
     place = cache / f"{package['name']}-{package['version']}"
     result: dict[str, Any] = {"package": package["name"], "version": package["version"], "share": 0.0}
+    result["measured"] = _conditions()
     try:
         checkout(package, place)
         wanted = developers_tests(package, place)
@@ -198,7 +202,22 @@ def measure(package: dict[str, Any], cache: Path) -> dict[str, Any]:
     missing = sorted({*wanted} - {*counted})
     (place / "missing.json").write_text(json.dumps(missing, indent=1))
     share = 1 - len(missing) / len(wanted) if wanted else 0.0
-    return {**result, "counted": len(wanted) - len(missing), "share": round(share, 4), "seconds": round(seconds)}
+    result |= {"counted": len(wanted) - len(missing), "share": round(share, 4), "seconds": round(seconds)}
+    work = place / "debugged"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    episode = debug(place / "checkout" / package["name"], work, wanted, package.get("tests", ()))
+    good = episode["stop"] and not episode["message"] and (episode["score"] or 0) >= ENOUGH * len(wanted)
+    return {**result, "debug_agent": episode, "debugged": good}
+
+
+def _conditions() -> str:
+    """What decides about a measurement: dgym's code, the Python that runs it, and what resolves requirements."""
+    tree = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD:dgym"], cwd=HERE, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    resolver = "uv" if shutil.which("uv") else "pip"
+    return f"git tree {tree} of dgym under Python {sys.version_info[0]}.{sys.version_info[1]} with {resolver}"
 
 
 def table(results: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -210,20 +229,39 @@ def table(results: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]]) ->
     yield "Written by `make repositories`; packages.toml has the environments. A package is right if at least"
     yield f"{ENOUGH:.0%} of the tests that pass in its developers' environment count: {good} of {len(results)}."
     yield ""
-    yield "| package | what it is | tests of the developer | of these count | share | seconds | why not all |"
-    yield "|---|---|---|---|---|---|---|"
+    debugged = sum(bool(result.get("debugged")) for result in results)
+    yield '`debug_agent`: `dgym run DIR --entrypoint "python -m pytest -q" --agent debug_agent` with a scripted model'
+    yield "that sets a breakpoint in a test, continues to it, takes a step, views the file and submits. It is right if"
+    yield f"the program stopped there and the episode ended with a verdict and a score of at least {ENOUGH:.0%} of the"
+    yield f"developers' tests: {debugged} of {len(results)}."
+    yield ""
+    conditions = sorted({str(result.get("measured", "unknown")) for result in results})
+    yield f"Measured in {'one run' if len(conditions) == 1 else 'several runs'}: {'; '.join(conditions)}."
+    yield ""
+    yield "| package | what it is | developers' tests | of these count | share | seconds | debug_agent | why not all |"
+    yield "|---|---|---|---|---|---|---|---|"
     for result in results:
         package = kinds[result["package"]]
-        why = package.get("why", "") if result["share"] < 1 else ""
+        why = package.get("why", "") if result["share"] < 1 or not result.get("debugged") else ""
         cells = [
             f"{result['package']} {result['version']}",
             package["kind"],
             *(str(result.get(name, "")) for name in ("developer", "counted")),
             f"{result['share']:.1%}",
             str(result.get("seconds", "")),
+            _episode(result),
             result.get("failure", "") or why,
         ]
         yield f"| {' | '.join(cells)} |"
+
+
+def _episode(result: dict[str, Any]) -> str:
+    """How the episode of ``debug_agent`` ended, in a cell of the table."""
+    episode = result.get("debug_agent")
+    if episode is None:
+        return "not run"
+    shown = f"{episode['reason']} {episode.get('score')}/{episode.get('maxScore')}, {episode['seconds']} s"
+    return shown if episode["stop"] else f"{shown}, no stop"
 
 
 def main() -> int:
@@ -233,9 +271,7 @@ def main() -> int:
     parser.add_argument("--sample", action="store_true", help="the six packages of CI")
     parser.add_argument("--again", action="store_true", help="measure packages again that were measured")
     parser.add_argument("--developer", action="store_true", help="only make the developers' measurements")
-    parser.add_argument(
-        "--cache", type=Path, default=Path.home() / ".cache" / "dgym-repositories", help="where everything is kept"
-    )
+    parser.add_argument("--cache", type=Path, default=_CACHE, help="where everything is kept")
     parser.add_argument("--write", action="store_true", help="write tests/repositories/RESULTS.md")
     options = parser.parse_args()
     known = packages()
@@ -266,14 +302,17 @@ def main() -> int:
         result = json.loads(kept.read_text()) if kept.is_file() else result
         results.append(result)
         shown = f"{result.get('counted', 0)} of {result.get('developer', '?')}"
-        print(f"{result['package']}: {shown} ({result['share']:.1%}) {result.get('failure', '')}", flush=True)
+        told = f"{_episode(result)} {result.get('failure', '')}".rstrip()
+        print(f"{result['package']}: {shown} ({result['share']:.1%}), debug_agent {told}", flush=True)
     if options.developer:
         return 0
     good = sum(result["share"] >= ENOUGH for result in results)
     print(f"{good} of {len(results)} packages are right")
     if options.write:
         (HERE / "RESULTS.md").write_text("\n".join(table(results, known)) + "\n")
-    return 0 if not options.sample or good == len(results) else 1
+    debugged = sum(bool(result.get("debugged")) for result in results)
+    print(f"{debugged} of {len(results)} episodes of debug_agent are right")
+    return 0 if not options.sample or good == debugged == len(results) else 1
 
 
 if __name__ == "__main__":
