@@ -4,7 +4,8 @@ import asyncio
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,8 @@ def check_and_show(
 
 def check_all(tasks: Sequence[DebugTask], opening: Opening, repeats: int, *, yes: bool) -> list[Assessment]:
     """The assessments of the tasks, one after the other; ``yes`` agrees to the installation of a missing Python."""
-    for version in dict.fromkeys(task.spec.declared_environment().python for task in tasks if task.spec.image is None):
-        if version is not None and opening.python is None:
-            _offer_python(version, yes=yes)
+    if opening.python is None and opening.sandbox != "container":
+        offer_pythons(tasks, yes=yes)
 
     def progress(text: str) -> None:
         echo(text, err=True)
@@ -82,20 +82,25 @@ def check_all(tasks: Sequence[DebugTask], opening: Opening, repeats: int, *, yes
     return asyncio.run(check())
 
 
-def _offer_python(version: str, *, yes: bool) -> None:
-    """Install a Python that this machine lacks, if uv is there and the user agrees.
+def offer_pythons(tasks: Iterable[DebugTask], *, yes: bool = False) -> None:
+    """Install the Pythons of tasks that this machine lacks, if uv is there and the user agrees or ``yes`` is given.
 
-    Without that the check reports where it was looked for and how to install it.
+    Without a terminal, uv or consent nothing happens: the sandbox reports what was looked for and how to install it.
     """
-    try:
+    for version in dict.fromkeys(task.spec.declared_environment().python for task in tasks if task.spec.image is None):
+        if version is not None and not _is_found(version) and (uv := shutil.which("uv")) is not None:
+            question = f"There is no Python {version} on this machine. Run 'uv python install {version}'?"
+            if yes or (sys.stdin.isatty() and click.confirm(question, default=True, err=True)):
+                # Its status does not matter: the interpreter is looked for again.
+                command = [uv, "python", "install", version]
+                subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
+
+
+def _is_found(version: str) -> bool:
+    with suppress(ManifestError):
         find_version(version)
-    except ManifestError:
-        uv = shutil.which("uv")
-        question = f"There is no Python {version} on this machine. Run 'uv python install {version}'?"
-        if uv is None or not (yes or (sys.stdin.isatty() and click.confirm(question, default=True, err=True))):
-            return
-        # Its status does not matter: the interpreter is looked for again.
-        subprocess.run([uv, "python", "install", version], stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
+        return True
+    return False
 
 
 def show_assessments(assessments: Sequence[Assessment], *, lists: bool = True) -> None:

@@ -34,7 +34,7 @@ from dgym.documents import dump
 from dgym.env import Opening
 from dgym.errors import SetupFailed
 from dgym.sandbox.local import Pinned, known_pins, pin_requirements, requirement_name
-from dgym.session.verification import Lack
+from dgym.session.verification import ALREADY_PASSES, Assessment, Lack
 from dgym.terminal import printable_line
 
 _PYTEST = "python -m pytest -q"
@@ -275,7 +275,10 @@ def pin(requirements: Requirements, *, known: bool = False) -> Pinned | None:
 
 
 def _check_and_complete(proposal: Proposal, target: Path, *, yes: bool) -> bool:
-    """Run the tests, add requirements that they lack, and print what is left; returns whether there are problems."""
+    """Run the tests, add requirements that they lack, and print what is left; returns whether there are problems.
+
+    Tests that all pass are a note: the manifest is right, and a bug may still be put into the repository.
+    """
     root, requirements = proposal.found.root, proposal.requirements
     for _ in range(_ROUNDS):
         assessments = check_all(tasks_of(load_documents(target, allow_local_paths=[root])), Opening(), 1, yes=yes)
@@ -292,8 +295,15 @@ def _check_and_complete(proposal: Proposal, target: Path, *, yes: bool) -> bool:
         write_text(target, _checked_text(proposal, target), force=True)
         echo(printable_line(f"added {', '.join(lacking)}"))
     _report(proposal, target)
+    assessments = [_with_pass_as_note(assessment) for assessment in assessments]
     show_assessments(assessments, lists=False)
     return any(assessment.problems for assessment in assessments)
+
+
+def _with_pass_as_note(found: Assessment) -> Assessment:
+    problems = tuple(problem for problem in found.problems if problem != ALREADY_PASSES)
+    passes = (ALREADY_PASSES,) if len(problems) < len(found.problems) else ()
+    return msgspec.structs.replace(found, problems=problems, notes=(*passes, *found.notes))
 
 
 def missing_requirements(lacks: Sequence[Lack], requirements: Requirements, own: frozenset[str]) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from dgym.api import DebugTask, Episode, EpisodeSet, Loaded
+from dgym.cli.check import offer_pythons
 from dgym.cli.lock import is_locked
 from dgym.cli.manifests import bundled_tasks
 from dgym.cli.output import FAILED, INTERRUPTED, echo, terminated_like_interrupted
@@ -76,6 +77,7 @@ def run_plan(
     jobs = list(unfinished(plan.jobs, force=force, force_failed=force_failed))
     _name_unlocked(jobs)
     if jobs:
+        offer_pythons(job.task for job in jobs if job.python is None and job.sandbox != "container")
         record_plan(plan.jobs)
     costs = SetCosts(plan.jobs, afresh=force)
     interrupted = _execute(jobs, workers or _cpus(), costs, skipped=len(plan.jobs) - len(jobs), debug=debug)

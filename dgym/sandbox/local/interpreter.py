@@ -89,9 +89,9 @@ def find_version(version: str) -> str:
                 return str(path)
     install = f"uv python install {version}" if shutil.which("uv") else f"pyenv install {version}"
     raise ManifestError(
-        f"environment.python: there is no Python {version} on this machine; looked for python{version}, python3 and "
-        f"'py -{version}' on PATH, and in {_pyenv_versions()} and {_uv_versions()}; install it with '{install}', or "
-        "name an interpreter with --python PATH"
+        f"environment.python: there is no Python {version} on this machine; install it with '{install}', or name an "
+        f"interpreter with --python PATH; looked for python{version}, python3 and 'py -{version}' on PATH, and in "
+        f"{_pyenv_versions()} and {_uv_versions()}"
     )
 
 

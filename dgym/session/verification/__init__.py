@@ -6,7 +6,7 @@ from dgym.session.verification.environment import suggests_doubt
 from dgym.session.verification.files import patched_versions, read_versions, write_versions
 from dgym.session.verification.integrity import label, shell_commands
 from dgym.session.verification.suite import SuiteCache
-from dgym.session.verification.verdict import Verdict, list_paths
+from dgym.session.verification.verdict import ALREADY_PASSES, Verdict, list_paths
 from dgym.session.verification.verifier import (
     OpenUntouched,
     VerificationPlan,
@@ -17,6 +17,7 @@ from dgym.session.verification.verifier import (
 )
 
 __all__ = [
+    "ALREADY_PASSES",
     "BUILD_FILES",
     "Assessment",
     "Lack",

@@ -146,20 +146,48 @@ def test_without_a_terminal_nothing_is_asked(tmp_path, environment, check):
     assert requirements(tmp_path) == []
 
 
-@pytest.mark.parametrize(("arguments", "answer"), [((), "y"), ((), "n"), (("--yes",), None), ((), "\x03")])
+def test_a_repository_whose_tests_all_pass_is_a_success(tmp_path, environment):
+    (tmp_path / "shop" / "test_shop.py").write_text("def test_it():\n    assert True\n")
+    done = subprocess.run(
+        [DGYM, "init", "shop", "--check"],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "shop: fine\n  note: an empty patch resolves this task" in done.stdout
+    assert "0 failToPass, 1 passToPass" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (("check",), "y"),
+        (("check",), "n"),
+        (("check", "--yes"), None),
+        (("check",), "\x03"),
+        (("run", "--agent", "human"), "y"),
+        (("run", "--agent", "human"), "n"),
+        (("run", "--agent", "human"), "\x03"),
+    ],
+)
 def test_a_missing_python_is_installed_only_after_yes(terminal, tmp_path, arguments, answer):
     (tmp_path / "shop.yaml").write_text(TASK)
     (tmp_path / "bin" / "uv").write_text(UV)
     (tmp_path / "bin" / "uv").chmod(0o755)
-    child = terminal("check", "shop.yaml", *arguments)
+    child = terminal(*arguments, "shop.yaml")
     if answer is not None:
         child.expect(r"There is no Python 3.99 on this machine. Run 'uv python install 3.99'\? \[Y/n\]: ")
         child.send(answer if answer == "\x03" else f"{answer}\n")
     if answer == "\x03":
         assert ended(child) == 130
     else:
-        child.expect("looked for python3.99, python3 and 'py -3.99' on PATH")
         child.expect("install it with 'uv python install 3.99'")
+        child.expect("looked for python3.99, python3 and 'py -3.99' on PATH")
         assert ended(child) == 1
     calls = tmp_path / "bin" / "uv.calls"
     asked = calls.read_text().splitlines() if calls.exists() else []

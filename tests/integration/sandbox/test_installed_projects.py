@@ -217,7 +217,7 @@ async def test_setup_commands_install_where_the_repository_itself_is_not_install
         (FILES, {"groups": ["dev"]}, r"environment.groups: pyproject.toml has no dependency group 'dev'"),
         ({"a.py": ""}, {"install": "editable"}, "environment.install: 'editable' needs a pyproject.toml"),
         ({"a.py": ""}, {"extras": ["test"]}, "environment.extras: the repository is not installed"),
-        (FILES, {"python": "3.99"}, "environment.python: there is no Python 3.99 on this machine; looked for"),
+        (FILES, {"python": "3.99"}, "environment.python: there is no Python 3.99 on this machine; install it with"),
     ],
 )
 async def test_a_declaration_that_does_not_fit_is_refused(files, environment, message):
