@@ -89,7 +89,7 @@ DISTRIBUTIONS = {
     "jwt": "PyJWT",
     "OpenSSL": "pyOpenSSL",
     "PIL": "Pillow",
-    "pkg_resources": "setuptools",
+    "pkg_resources": "setuptools<82",
     "serial": "pyserial",
     "sklearn": "scikit-learn",
     "yaml": "PyYAML",
@@ -192,6 +192,8 @@ _OLD_PARAMETERS = {
 }
 """Parameters of hooks that pytest 9 does not have any more: it refuses a conftest.py with them."""
 _BEFORE_REMOVAL = "pytest<9"
+_PKG_RESOURCES = re.compile(r"^\s*(import|from) pkg_resources\b|__import__\(.pkg_resources", re.MULTILINE)
+"""The use of a module that setuptools has no longer, in the code of a repository itself."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -447,8 +449,12 @@ class _Reader:
         for path, names in tests_need(self._root, found):
             for name in names:
                 needed.setdefault(name, path)
+        old = (path for path in found.sources if _PKG_RESOURCES.search(read_text(self._root, path)))
+        if path := next(old, None):
+            needed.setdefault(DISTRIBUTIONS["pkg_resources"], path)
         for line, file in needed.items():
-            if requirement_name(line) not in self._taken or line == _BEFORE_REMOVAL:
+            # A bound excludes versions without what is needed, whatever else asks for the distribution.
+            if requirement_name(line) not in self._taken or "<" in line:
                 self._add(file, [line])
 
     def _add(self, file: str, lines: Iterable[str], *, without_tools: bool = False, warn: bool = True) -> bool:

@@ -16,6 +16,7 @@ _LIMIT = 50_000
 """Files surveyed at most."""
 _ADDOPTS = 10_000
 _CONFTESTS = 50
+_SOURCES = 500
 
 _STANDARD_TEST = re.compile(r"^(test_.*|.*_test)\.py$")
 _OTHER_TEST = frozenset({"test.py", "tests.py"})
@@ -39,7 +40,8 @@ class PytestSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
     """Findings in the files of a repository. Paths are relative to it; ``bulky`` directories belong to tools.
 
-    ``modules``: the names by which its own modules and packages can be imported. ``names``: those of all its Python
+    ``modules``: the names by which its own modules and packages can be imported. ``sources``: files of these, apart
+    from tests, not all of them in a large repository. ``names``: those of all its Python
     files and their directories. ``builds``: it has a build system, by which pip can install it. ``projects``:
     directories inside with a build system of their own.
     """
@@ -47,6 +49,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     root: Path
     python_files: int
     modules: frozenset[str]
+    sources: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
     conftests: tuple[str, ...]
     tests: tuple[str, ...]
@@ -72,6 +75,7 @@ def survey(root: Path) -> Survey:
         root=root,
         python_files=sum(path.endswith(".py") for path in files),
         modules=frozenset(_module(path) for path in files if path.endswith(".py")),
+        sources=tuple(path for path in files if _is_source(path))[:_SOURCES],
         names=frozenset(part for path in files if path.endswith(".py") for part in path[:-3].split("/")),
         conftests=tuple(path for path in files if PurePosixPath(path).name == "conftest.py")[:_CONFTESTS],
         tests=tuple(tests),
@@ -158,6 +162,12 @@ def _projects(root: Path, files: list[str]) -> Iterator[str]:
     for directory in sorted(directories):
         if _NO_PROJECTS.isdisjoint(directory.parts) and _builds(root / directory):
             yield directory.as_posix()
+
+
+def _is_source(path: str) -> bool:
+    *directories, name = PurePosixPath(path).parts
+    special = _STANDARD_TEST.match(name) or name in _OTHER_TEST or name in ("setup.py", "conftest.py", "noxfile.py")
+    return name.endswith(".py") and not special and _NO_PROJECTS.isdisjoint(directories)
 
 
 def _module(path: str) -> str:

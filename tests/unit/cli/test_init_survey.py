@@ -258,6 +258,14 @@ jobs:
         ({"tests/conftest.py": "def mocker(): pass\n", "tests/test_a.py": "def test_a(mocker): pass\n"}, ()),
         ({"tests/conftest.py": "def pytest_ignore_collect(path, config): pass\n"}, ("pytest<9",)),
         ({"tests/conftest.py": "def pytest_ignore_collect(collection_path): pass\n"}, ()),
+        (
+            {
+                "pyproject.toml": "[project]\nname = 'a'\ndependencies = ['setuptools>=61']\n",
+                "a/update.py": "def main():\n    from pkg_resources import parse_version\n",
+            },
+            ("setuptools>=61", "setuptools<82"),
+        ),
+        ({"a/__init__.py": "# No import pkg_resources.\n", "setup.py": "import pkg_resources\n"}, ()),
         ({"mock.py": "", "test_a.py": "import mock\n"}, ()),
     ],
 )
