@@ -19,6 +19,12 @@ _FILES_SHOWN = 10
 _CAUSE_CHARACTERS = 300
 
 
+_TOO_SLOW = (
+    "the suite of the untouched repository does not end in time, so it is not known what counts: raise "
+    "entrypointTimeoutSeconds, or name the tests in the entrypoint"
+)
+
+
 class Assessment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The problems of a task, and its tests by their outcomes.
 
@@ -58,6 +64,8 @@ def assess(
     problems += [
         f"the solution does not resolve it: {verdict.message}" for verdict in solved[:1] if not verdict.resolved
     ]
+    if not after and plan.mode is Mode.WHOLE_SUITE and any(run.run.ended_by == "timeout" for run in before):
+        problems.append(_TOO_SLOW)
     if not after and untouched[0].score.max_score == 0:
         problems.append(f"nothing counts: {untouched[0].message}")
     good, fixed = _always_passed(before), _always_passed(after)

@@ -1,5 +1,7 @@
 """What runs of a task say about it."""
 
+import msgspec
+
 from dgym.sandbox import EntrypointResult, RunResult
 from dgym.sandbox import TestReport as Report
 from dgym.session.verification.assessment import assess
@@ -54,6 +56,14 @@ def test_what_differs_between_equal_runs_is_flaky_and_in_no_list():
     statuses = [run(status=status, form="python") for status in (0, 1)]
     (problem,) = check(statuses, entrypoint="python check.py").problems
     assert problem.startswith("flaky: equal runs of the untouched repository end differently")
+
+
+def test_a_suite_that_does_not_end_is_a_problem_unless_tests_are_named():
+    slow = run(BEFORE)
+    slow = msgspec.structs.replace(slow, run=msgspec.structs.replace(slow.run, ended_by="timeout"))
+    (problem,) = check([slow]).problems
+    assert "raise entrypointTimeoutSeconds" in problem
+    assert check([slow], fail_to_pass=("t::bug",)).problems == ()
 
 
 def test_a_solution_that_does_not_resolve_the_task_is_a_problem():
