@@ -192,8 +192,6 @@ _OLD_PARAMETERS = {
 }
 """Parameters of hooks that pytest 9 does not have any more: it refuses a conftest.py with them."""
 _BEFORE_REMOVAL = "pytest<9"
-_PKG_RESOURCES = re.compile(r"^\s*(import|from) pkg_resources\b|__import__\(.pkg_resources", re.MULTILINE)
-"""The use of a module that setuptools has no longer, in the code of a repository itself."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -449,8 +447,7 @@ class _Reader:
         for path, names in tests_need(self._root, found):
             for name in names:
                 needed.setdefault(name, path)
-        old = (path for path in found.sources if _PKG_RESOURCES.search(read_text(self._root, path)))
-        if path := next(old, None):
+        if path := next((path for path in found.sources if _uses_pkg_resources(read_text(self._root, path))), None):
             needed.setdefault(DISTRIBUTIONS["pkg_resources"], path)
         for line, file in needed.items():
             # A bound excludes versions without what is needed, whatever else asks for the distribution.
@@ -521,6 +518,11 @@ def tests_need(root: Path, found: Survey) -> Iterator[tuple[str, list[str]]]:
         names += [_MARKS[name] for name in known["marks"] if name in _MARKS]
         names += [_FIXTURES[name] for name in known["parameters"] if name in _FIXTURES and name not in local | defined]
         yield path, [*dict.fromkeys(names), *([_BEFORE_REMOVAL] if old else [])]
+
+
+def _uses_pkg_resources(text: str) -> bool:
+    lines = (line.strip() for line in text.splitlines() if "pkg_resources" in line)
+    return any(line.startswith(("import pkg_", "from pkg_", "__import__(")) for line in lines)
 
 
 def _why_left_out(line: str) -> str:
