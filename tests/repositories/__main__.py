@@ -206,7 +206,8 @@ def measure(package: dict[str, Any], cache: Path) -> dict[str, Any]:
     work = place / "debugged"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
-    episode = debug(place / "checkout" / package["name"], work, wanted, package.get("tests", ()))
+    tests = [test for test in wanted if test not in missing]
+    episode = debug(place / "checkout" / package["name"], work, tests, package.get("tests", ()))
     good = episode["stop"] and not episode["message"] and (episode["score"] or 0) >= ENOUGH * len(wanted)
     return {**result, "debug_agent": episode, "debugged": good}
 

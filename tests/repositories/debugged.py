@@ -92,12 +92,15 @@ def _place(root: Path, test: str) -> tuple[str, int] | None:
     if not path.endswith(".py") or not names or not (root / path).is_file():
         return None
     body: list[ast.stmt] = ast.parse((root / path).read_text("utf-8")).body
-    for name in names:
-        found = next((node for node in body if getattr(node, "name", "") == name), None)
-        if not isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            return None
-        body = found.body
-    if isinstance(found, ast.ClassDef):
+    classes = [node for node in body if isinstance(node, ast.ClassDef)]
+    # A method may be inherited from another class of the file.
+    holders = [body] if len(names) == 1 else [node.body for node in sorted(classes, key=lambda c: c.name != names[0])]
+    functions = (
+        node for holder in holders for node in holder if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    found = next((node for node in functions if node.name == names[-1]), None)
+    if found is None:
         return None
+    body = found.body
     documented = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
     return path, body[1 if documented and len(body) > 1 else 0].lineno

@@ -447,8 +447,8 @@ class _Reader:
         for path, names in tests_need(self._root, found):
             for name in names:
                 needed.setdefault(name, path)
-        if path := next((path for path in found.sources if _uses_pkg_resources(read_text(self._root, path))), None):
-            needed.setdefault(DISTRIBUTIONS["pkg_resources"], path)
+        if user := next((path for path in found.sources if _uses_pkg_resources(read_text(self._root, path))), None):
+            needed.setdefault(DISTRIBUTIONS["pkg_resources"], user)
         for line, file in needed.items():
             # A bound excludes versions without what is needed, whatever else asks for the distribution.
             if requirement_name(line) not in self._taken or "<" in line:
