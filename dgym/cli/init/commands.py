@@ -32,6 +32,7 @@ _CHECKS = frozenset(
 )
 """Words in names of environments and requirements files that are not about tests."""
 _CONDITION = re.compile(r"^([\w{},!.-]{1,100}):\s")
+_VERSIONED = re.compile(r"([a-z]{1,100})[0-9{]")
 _SUBSTITUTION = re.compile(r"\{\[([^\]]+)\](\w+)\}")
 
 
@@ -100,12 +101,19 @@ def _tox_ini(file: str, sections: dict[str, dict[str, str]]) -> Automation:
 
 
 def _of_tests(line: str) -> str:
-    """A line of a setting of tox without its condition; empty where the condition names other environments."""
+    """A line of a setting of tox without its condition; empty where the condition names other environments.
+
+    Under a condition such as ``pytest6`` or ``django{42,50}``, which a default environment does not meet, the version
+    is left out, too.
+    """
     line = line[:_LINE].strip()
     condition = _CONDITION.match(line)
     if condition is None:
         return line
-    return "" if is_of_checks(condition[1]) else line[condition.end() :]
+    if is_of_checks(condition[1]):
+        return ""
+    rest = line[condition.end() :]
+    return rest if {*_VERSIONED.findall(condition[1])} <= {"py", "pypy"} else re.split("[<>=!~;]", rest)[0]
 
 
 def is_of_checks(name: str) -> bool:

@@ -207,6 +207,13 @@ jobs:
             {"tox.ini": "[testenv]\ndeps =\n  pytest\n  -r{toxinidir}/more.txt\n  py38: mock\n", "more.txt": "six\n"},
             ("six", "pytest", "mock"),
         ),
+        (
+            {
+                "tox.ini": "[testenv]\ndeps =\n  six==1.15\n  py{38,39}: mock<5\n  mock4: mock==4.0\n"
+                "  toolz{0,1}: toolz>=0.1,<2\n"
+            },
+            ("six==1.15", "mock<5", "mock", "toolz"),
+        ),
         ({"tox.ini": "[base]\ndeps = six\n[testenv]\ndeps = {[base]deps}\n[testenv:docs]\ndeps = sphinx\n"}, ("six",)),
         (
             {
