@@ -237,7 +237,8 @@ def table(results: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]]) ->
     yield f"developers' tests: {debugged} of {len(results)}."
     yield ""
     conditions = sorted({str(result.get("measured", "unknown")) for result in results})
-    yield f"Measured in {'one run' if len(conditions) == 1 else 'several runs'}: {'; '.join(conditions)}."
+    runs = "one run" if len(conditions) == 1 else "several runs"
+    yield f"Measured in {runs}: {'; '.join(conditions)}. Seconds depend on what else the machine does."
     yield ""
     yield "| package | what it is | developers' tests | of these count | share | seconds | debug_agent | why not all |"
     yield "|---|---|---|---|---|---|---|---|"

@@ -42,7 +42,7 @@ _NOT_FOUND = re.compile(
     r"|Because (?:only )?([A-Za-z0-9._-]+?)(?:[<>=!~]=?\S+)? (?:was not found|has no (?:usable )?(?:wheels|versions))"
     r"|Because there (?:are|is) no versions? of ([A-Za-z0-9._-]+)"
 )
-_BUILDING = "if you trust its code, add it to environment.requirements and give --build-requirements"
+_REMEDY = "make an environment that has it, and run with --python PATH"
 _CONFLICT = re.compile(r"conflicting dependencies|ResolutionImpossible|No solution found|incompatible", re.IGNORECASE)
 
 
@@ -108,11 +108,11 @@ async def pin_requirements(sources: Sequence[Sequence[str]], *, python_version: 
         # uv names a requirement whose older versions have no wheels, too, where the newest is in a conflict.
         named = [line for line in lines if requirement_name(line) in names]
         absent = [line for line in named if (await _resolve([line], python_version))[0] != 0]
-        why = f"the index has no wheel of it for this Python; {_BUILDING}"
+        why = f"the index has no wheel of it for this Python; {_REMEDY}"
         if not absent and not UNREACHABLE.search(output):
             failing = await _failing(lists, python_version)
             absent = failing if len(failing) < len(lines) else []
-            why = f"the index lacks a wheel for this Python, of it or of one of its requirements; {_BUILDING}"
+            why = f"the index lacks a wheel for this Python, of it or of one of its requirements; {_REMEDY}"
         if absent:
             lists = [[line for line in source if line not in absent] for source in lists]
             left_out += [(line, why) for line in absent]

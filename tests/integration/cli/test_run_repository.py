@@ -118,7 +118,7 @@ def test_a_requirement_that_nothing_has_is_named_with_the_tests_that_lack_it(dgy
     )
     done = dgym("run", str(root), *REPLAY)
     assert done.returncode == 1
-    assert "left out: nowhere: the index has no wheel of it for this Python; if you trust its code" in done.stderr
+    assert "left out: nowhere: the index has no wheel of it for this Python; make an environment" in done.stderr
     (episode,) = json.loads(done.stdout)["episodes"]
     assert episode["reason"] == "SetupFailed"
     assert "No module named 'nowhere'" in episode["message"]
