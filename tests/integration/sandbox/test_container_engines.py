@@ -217,8 +217,13 @@ class TestChoice:
 async def test_an_image_that_is_there_is_not_pulled(computer, engine):
     computer.add_image("some/image:1", user="1000:1000")
     image = await ensure_image(engine, "some/image:1")
-    assert image == Image("some/image:1", "id-of-some/image:1", "1000:1000")
+    assert image == Image("some/image:1", "id-of-some/image:1", "1000:1000", digest="id-of-some/image:1")
     assert not computer.calls("pull")
+
+
+async def test_the_digest_of_an_image_is_that_of_its_registry(computer, engine):
+    computer.add_image("registry.example/task:1")
+    assert (await ensure_image(engine, "registry.example/task:1")).digest == "sha256:1f3a"
 
 
 async def test_a_missing_image_is_pulled_once_for_all_who_want_it(computer, engine):
