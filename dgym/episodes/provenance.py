@@ -4,7 +4,7 @@ import functools
 import hashlib
 import subprocess
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import msgspec
 
 import dgym
 from dgym.agents import Agent
-from dgym.decoding import DECODE_ERRORS
 from dgym.llm import Model, describe_model, mask
 from dgym.wire.provenance import Provenance
 
@@ -55,30 +54,20 @@ def _recorded(value: Any) -> Any:
 
 @functools.cache
 def dgym_commit() -> str:
-    """The commit that dgym was installed from: that of its checkout, with ``-dirty`` if files differ, or of its source.
+    """The commit that dgym was installed from, with ``-dirty`` if files of its checkout differed; empty if unknown.
 
-    Empty where neither is known, as for a wheel of a release.
+    Wheels have it in ``commit.txt``, see ``hack/record_commit.py``.
     """
-    checkout = Path(dgym.__file__).resolve().parents[1]
+    package = Path(dgym.__file__).resolve().parent
+    checkout = package.parent
     if (checkout / ".git").exists():
         commit = _git(checkout, "rev-parse", "HEAD")
         changed = _git(checkout, "status", "--porcelain", "--untracked-files=no")
         return f"{commit}-dirty" if commit and changed else commit
     try:
-        source = msgspec.json.decode(distribution("dgym").read_text("direct_url.json") or "{}", type=_Source)
-    except (PackageNotFoundError, OSError, *DECODE_ERRORS):
+        return (package / "commit.txt").read_text("ascii").strip()
+    except (OSError, ValueError):
         return ""
-    return source.vcs_info.commit_id
-
-
-class _VcsInfo(msgspec.Struct, frozen=True):
-    commit_id: str = ""
-
-
-class _Source(msgspec.Struct, frozen=True):
-    """``direct_url.json`` of an installed distribution (PEP 610)."""
-
-    vcs_info: _VcsInfo = _VcsInfo()
 
 
 def _git(directory: Path, *arguments: str) -> str:

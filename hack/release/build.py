@@ -139,7 +139,9 @@ def export(repository: Path, directory: Path) -> int:
     directory.mkdir(parents=True)
     archive = subprocess.run([*git, "archive", "HEAD"], check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", str(directory)], check=True, input=archive)
-    time = subprocess.run([*git, "log", "-1", "--format=%ct"], check=True, capture_output=True, text=True).stdout
+    log = [*git, "log", "-1", "--format=%ct %H"]
+    time, commit = subprocess.run(log, check=True, capture_output=True, text=True).stdout.split()
+    (directory / "dgym" / "commit.txt").write_text(f"{commit}\n", "ascii")
     return int(time)
 
 

@@ -45,6 +45,15 @@ def test_a_typed_program_passes_mypy_strict(installed, tmp_path):
     assert refused.stdout.count("[arg-type]") == 2, refused.stdout
 
 
+def test_the_commit_is_recorded(installed, tmp_path):
+    head = run("git", "rev-parse", "HEAD", cwd=ROOT)
+    if head.returncode:
+        pytest.skip("not a git checkout")
+    code = "from dgym.episodes.provenance import dgym_commit; print(dgym_commit())"
+    found = run(str(installed), "-c", code, cwd=tmp_path)
+    assert found.stdout.strip().removesuffix("-dirty") == head.stdout.strip(), found.stderr
+
+
 EPISODES = """
 apiVersion: dgym.dev/v1alpha1
 kind: EpisodeSet

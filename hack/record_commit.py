@@ -1,0 +1,46 @@
+"""Build hook of hatchling: adds ``dgym/commit.txt`` with the commit of the sources to the wheel and the sdist.
+
+Without a checkout nothing is added; the sources of a release have the file already.
+"""
+
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+_NAME = "dgym/commit.txt"
+
+
+class RecordCommit(BuildHookInterface[Any]):
+    """Adds the file to all but editable installations, which have the checkout."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Add the file if the sources are a checkout."""
+        commit = _commit(Path(self.root))
+        if version == "editable" or not commit:
+            return
+        self._directory = tempfile.TemporaryDirectory(prefix="dgym-commit-")
+        path = Path(self._directory.name, "commit.txt")
+        path.write_text(f"{commit}\n", encoding="ascii")
+        build_data["force_include"][str(path)] = _NAME
+
+
+def _commit(root: Path) -> str:
+    """The commit of the checkout, with ``-dirty`` if tracked files differ; empty if ``root`` is not a checkout."""
+    if not (root / ".git").exists():
+        return ""
+    git = ["git", "--no-optional-locks", "-C", str(root)]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True, timeout=60)
+        changes = subprocess.run(
+            [*git, "status", "--porcelain", "--untracked-files=no"],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return commit.stdout.strip() + ("-dirty" if changes.stdout else "")
