@@ -67,7 +67,7 @@ def asked(tmp_path):
     messages = [Message(role="system", content="Call tools."), Message(role="user", content=f"The task.\n{HOSTILE}")]
     for seq, calls in ((1, 1), (2, 2)):
         reply = Reply(text="I look.", calls=(view,) * calls, usage=Usage(input_tokens=1500, cached_tokens=1200))
-        exchange = transcript.record(messages, reply, ["view", "bash"])
+        exchange = transcript.record(messages, reply, [{"name": "view"}, {"name": "bash"}])
         for number in range(calls):
             observation = Observation(text=f"answer {seq}", tool="view")
             call = ToolCall(tool="view", arguments={"path": "calc.py"})
