@@ -67,15 +67,19 @@ def test_a_bill_that_cyclonedx_does_not_take_is_not_written(tmp_path):
 
 def test_a_release_is_made_of_a_commit(tmp_path, git):
     git("init", "--quiet")
-    (tmp_path / "file").write_text("committed")
-    git("add", "file")
+    file = tmp_path / "dgym" / "file"
+    file.parent.mkdir()
+    file.write_text("committed")
+    git("add", "dgym")
     git("commit", "--quiet", "--message", "One")
-    (tmp_path / "file").write_text("changed")
-    with pytest.raises(ReleaseError, match="commit or stash first:\n M file"):
+    file.write_text("changed")
+    with pytest.raises(ReleaseError, match="commit or stash first:\n M dgym/file"):
         export(tmp_path, tmp_path / "source")
-    git("checkout", "--quiet", "file")
+    git("checkout", "--quiet", "dgym")
     assert export(tmp_path, tmp_path / "source") == int(git("log", "-1", "--format=%ct"))
-    assert (tmp_path / "source" / "file").read_text() == "committed"
+    made = tmp_path / "source" / "dgym"
+    assert (made / "file").read_text() == "committed"
+    assert (made / "commit.txt").read_text().strip() == git("rev-parse", "HEAD").strip()
 
 
 @pytest.fixture
