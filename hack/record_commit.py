@@ -31,16 +31,8 @@ def _commit(root: Path) -> str:
     """The commit of the checkout, with ``-dirty`` if tracked files differ; empty if ``root`` is not a checkout."""
     if not (root / ".git").exists():
         return ""
-    git = ["git", "--no-optional-locks", "-C", str(root)]
+    describe = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True, timeout=60)
-        changes = subprocess.run(
-            [*git, "status", "--porcelain", "--untracked-files=no"],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        return subprocess.run(describe, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
-    return commit.stdout.strip() + ("-dirty" if changes.stdout else "")

@@ -59,26 +59,11 @@ def dgym_commit() -> str:
     Wheels have it in ``commit.txt``, see ``hack/record_commit.py``.
     """
     package = Path(dgym.__file__).resolve().parent
-    checkout = package.parent
-    if (checkout / ".git").exists():
-        commit = _git(checkout, "rev-parse", "HEAD")
-        changed = _git(checkout, "status", "--porcelain", "--untracked-files=no")
-        return f"{commit}-dirty" if commit and changed else commit
     try:
-        return (package / "commit.txt").read_text("ascii").strip()
-    except (OSError, ValueError):
+        if not (package.parent / ".git").exists():
+            return (package / "commit.txt").read_text("ascii").strip()
+        git = ["git", "--no-optional-locks", "-C", str(package.parent)]
+        describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        return subprocess.run(describe, check=True, capture_output=True, text=True, timeout=_GIT_SECONDS).stdout.strip()
+    except (OSError, ValueError, subprocess.SubprocessError):
         return ""
-
-
-def _git(directory: Path, *arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(directory), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=_GIT_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
