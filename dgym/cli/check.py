@@ -161,7 +161,7 @@ def with_scoring(text: str, number: int, fail_to_pass: Sequence[str], pass_to_pa
     for name in sorted(wanted, key=lambda name: -(document.line_of((*where, "scoring", name)) or 0)):
         if name in scoring:
             line = (document.line_of((*where, "scoring", name)) or 1) - 1
-            del lines[line : _end_of(lines, line)]
+            del lines[line : end_of_field(lines, line)]
     inner = " " * (indent_of(lines[at]) if at is not None and scoring.keys() - wanted.keys() else indent + 2)
     new = [f"{inner}{line}" for line in dump({name: tests for name, tests in wanted.items() if tests}).splitlines()]
     if at is None:
@@ -191,14 +191,16 @@ def _place_of_scoring(lines: list[str], first: int, indent: int) -> int:
     return first
 
 
-def _end_of(lines: Sequence[str], start: int) -> int:
-    """The line after the field that begins at ``start``."""
+def end_of_field(lines: Sequence[str], start: int) -> int:
+    """The line after the field that begins at ``start``; comments and empty lines may be between its items."""
     end = start + 1
-    while end < len(lines) and (
-        indent_of(lines[end]) > indent_of(lines[start])
-        or (lines[end].lstrip().startswith("- ") and indent_of(lines[end]) == indent_of(lines[start]))
-    ):
-        end += 1
+    for number, line in enumerate(lines[start + 1 :], start=start + 2):
+        text, deeper = line.strip(), indent_of(line) - indent_of(lines[start])
+        if not text or text.startswith("#"):
+            continue
+        if deeper < 0 or (deeper == 0 and not text.startswith("- ")):
+            break
+        end = number
     return end
 
 

@@ -4,9 +4,10 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from dgym.api import DebugTask, DebugTaskSpec, Episode, Loaded, load_documents, split_hashes
-from dgym.cli.check import indent_of
+from dgym.cli.check import end_of_field, indent_of
 from dgym.cli.manifests import place_of
 from dgym.cli.output import echo, write_text
 from dgym.documents import dump, read_yaml
@@ -78,49 +79,38 @@ def with_requirements(text: str, number: int, requirements: Sequence[str], pytho
     """
     document = next(document for document in read_yaml(text) if document.number == number)
     at_task: FieldPath = ("spec", "task") if document.value["kind"] == "Episode" else ("spec",)
-    spec = document.value["spec"]["task"] if len(at_task) > 1 else document.value["spec"]
-    short = "requirements" in spec
-    where = (*at_task, "requirements") if short else (*at_task, "environment", "requirements")
+    task = _value_at(document.value, at_task)
+    environment = dict(task.get("environment") or {})
+    is_short = "requirements" in task
+    where = (*at_task, "requirements") if is_short else (*at_task, "environment", "requirements")
     line = document.lines.get(where)
     lines = text.split("\n")
     if line is None or lines[line - 1].lstrip().partition(":")[0].strip("\"'") != "requirements":
         raise ManifestError(_BY_HAND)
-    start, end = line - 1, _end_of(lines, line - 1)
+    start, end = line - 1, end_of_field(lines, line - 1)
+    new = ["requirements:", *_comments(lines[start + 1 : end]), *requirement_lines(requirements)]
+    if not environment or (not is_short and "python" not in environment):
+        environment["python"] = python
+        named = f'python: "{python}"'
+        new = ["environment:", f"  {named}", *new] if is_short else [named, *new]
+    if is_short:
+        expected = {**task, "requirements": list(requirements), "environment": environment}
+    else:
+        expected = {**task, "environment": {**environment, "requirements": list(requirements)}}
     margin = " " * indent_of(lines[start])
-    new = [f"{margin}requirements:", *(f"{margin}{each}" for each in _comments(lines[start + 1 : end]))]
-    new += [f"{margin}{each}" for each in requirement_lines(requirements)]
-    expected = {**spec, "requirements": list(requirements)} if short else dict(spec)
-    environment = dict(spec.get("environment") or {}) if short else {**spec["environment"]}
-    if not short:
-        environment["requirements"] = list(requirements)
-    named = f'python: "{python}"'
-    if not short and "python" not in environment:
-        new.insert(0, f"{margin}{named}")
-        environment["python"] = python
-    elif short and not environment:
-        new = [f"{margin}environment:", f"{margin}  {named}", *new]
-        environment["python"] = python
-    expected["environment"] = environment
-    lines[start:end] = new
+    lines[start:end] = [f"{margin}{each}" for each in new]
     changed = "\n".join(lines)
     again = next((document for document in read_yaml(changed) if document.number == number), document)
-    value = again.value or {"spec": {"task": {}}}
-    if again.problems or (value["spec"]["task"] if len(at_task) > 1 else value["spec"]) != expected:
+    if again.problems or _value_at(again.value, at_task) != expected:
         raise ManifestError(_BY_HAND)
     return changed
 
 
-def _end_of(lines: Sequence[str], start: int) -> int:
-    """The line after the list that begins at ``start``; comments and empty lines may be between its items."""
-    end = start + 1
-    for number, line in enumerate(lines[start + 1 :], start=start + 2):
-        text, deeper = line.strip(), indent_of(line) - indent_of(lines[start])
-        if not text or text.startswith("#"):
-            continue
-        if deeper < 0 or (deeper == 0 and not text.startswith("- ")):
-            break
-        end = number
-    return end
+def _value_at(value: Any, path: FieldPath) -> dict[str, Any]:
+    """The mapping at the path; empty where there is none."""
+    for name in path:
+        value = (value or {}).get(name)
+    return value or {}
 
 
 def _comments(items: Sequence[str]) -> list[str]:
