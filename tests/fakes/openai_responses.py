@@ -8,6 +8,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsNo
 from pydantic import ConfigDict, TypeAdapter
 
 from tests.fakes.openai_answers import Answer, prompt_tokens, tokens
+from tests.fakes.openai_schema import exhaust
 
 # A list, because a TypedDict would take only a configuration of its own.
 _REQUESTS = TypeAdapter(list[ResponseCreateParamsNonStreaming], config=ConfigDict(extra="forbid"))
@@ -107,15 +108,5 @@ def render(answer: Answer, body: dict[str, Any], number: int, *, usage: bool, ca
 
 def check_request(body: dict[str, Any]) -> None:
     """Raise if the body is not a request of the Responses API, by the types of OpenAI's package and nothing beyond."""
-    _exhaust(_REQUESTS.validate_python([body], strict=True))
+    exhaust(_REQUESTS.validate_python([body], strict=True))
     assert problem(body) is None, problem(body)
-
-
-def _exhaust(value: Any) -> None:
-    """Read every iterable in ``value``: pydantic checks the parts of one when they are read."""
-    if isinstance(value, dict):
-        for each in value.values():
-            _exhaust(each)
-    elif not isinstance(value, str) and hasattr(value, "__iter__"):
-        for each in value:
-            _exhaust(each)

@@ -23,14 +23,14 @@ def check_request(body: dict[str, Any]) -> None:
         if isinstance(message.get("content"), list):
             for part in message["content"]:
                 part.pop("cache_control", None)  # not OpenAI's, and sent only where it is configured
-    _exhaust(_REQUESTS.validate_python([body], strict=True))
+    exhaust(_REQUESTS.validate_python([body], strict=True))
 
 
-def _exhaust(value: Any) -> None:
+def exhaust(value: Any) -> None:
     """Read every iterable in ``value``: pydantic checks the parts of one when they are read."""
     if isinstance(value, dict):
         for each in value.values():
-            _exhaust(each)
+            exhaust(each)
     elif not isinstance(value, str) and hasattr(value, "__iter__"):
         for each in value:
-            _exhaust(each)
+            exhaust(each)

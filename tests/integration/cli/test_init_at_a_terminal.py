@@ -128,11 +128,10 @@ def test_yes_asks_nothing(terminal, tmp_path):
     assert "lacking" in requirements(tmp_path)
 
 
-@pytest.mark.parametrize("check", [False, True])
-def test_without_a_terminal_nothing_is_asked(tmp_path, environment, check):
-    done = subprocess.run(
-        [DGYM, "init", "shop", *(["--check"] if check else [])],
-        cwd=tmp_path,
+def without_terminal(directory, environment, *options):
+    return subprocess.run(
+        [DGYM, "init", "shop", *options],
+        cwd=directory,
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -140,6 +139,11 @@ def test_without_a_terminal_nothing_is_asked(tmp_path, environment, check):
         timeout=TIMEOUT_SECONDS,
         check=False,
     )
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_without_a_terminal_nothing_is_asked(tmp_path, environment, check):
+    done = without_terminal(tmp_path, environment, *(["--check"] if check else []))
     assert done.returncode == int(check), done.stderr
     assert "[Y/n]" not in done.stdout + done.stderr
     assert ("No module named 'lacking'" in done.stdout) == check
@@ -148,16 +152,7 @@ def test_without_a_terminal_nothing_is_asked(tmp_path, environment, check):
 
 def test_a_repository_whose_tests_all_pass_is_a_success(tmp_path, environment):
     (tmp_path / "shop" / "test_shop.py").write_text("def test_it():\n    assert True\n")
-    done = subprocess.run(
-        [DGYM, "init", "shop", "--check"],
-        cwd=tmp_path,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
+    done = without_terminal(tmp_path, environment, "--check")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "shop: fine\n  note: an empty patch resolves this task" in done.stdout
     assert "0 failToPass, 1 passToPass" in done.stdout

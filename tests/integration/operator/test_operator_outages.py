@@ -28,6 +28,19 @@ async def reported(*agents):
         await until(lambda agent=agent, enough=enough: agent.reported >= enough, "the agents have reported")
 
 
+async def waiting_set(installation, samples, waiting):
+    """Create a set, and return its status once its episodes wait for that."""
+    await installation.create("DebugTask", "bug", TASK)
+    spec = {"tasks": [{"name": "bug"}], "samples": samples, "parallelism": samples, "template": {"agent": ASKS}}
+    await installation.create("EpisodeSet", "all", spec)
+
+    async def found():
+        made = await installation.get("all", "episodesets")
+        return made["status"] if made and made.get("status", {}).get("waiting") == waiting else None
+
+    return await until(found, f"the set to wait for {waiting}")
+
+
 async def test_another_agent_pod_is_preferred_and_else_the_outage_is_waited_for(installation, two):
     out, well = two
     out.outages = OUT
@@ -38,15 +51,7 @@ async def test_another_agent_pod_is_preferred_and_else_the_outage_is_waited_for(
     await until(lambda: len(well.held) == 2, "the other agent pod has both")
     well.outages = OUT
     await reported(well)
-    await installation.create("DebugTask", "bug", TASK)
-    spec = {"tasks": [{"name": "bug"}], "samples": 3, "parallelism": 3, "template": {"agent": ASKS}}
-    await installation.create("EpisodeSet", "all", spec)
-
-    async def waiting():
-        found = await installation.get("all", "episodesets")
-        return found["status"] if found and found.get("status", {}).get("waiting") == "model 3" else None
-
-    status = await until(waiting, "all episodes of the set wait for the model")
+    status = await waiting_set(installation, 3, "model 3")
     assert (
         f"model m is out in every agent pod that could serve it, and is probed (agent pod agent-0: {CAUSE})"
         in (status["message"])
@@ -103,15 +108,7 @@ async def test_no_episode_begins_while_the_store_does_not_answer(installation, t
     for agent in two:
         agent.store_problem = "results store: bucket b: connection refused"
     await installation.start_operator()
-    await installation.create("DebugTask", "bug", TASK)
-    spec = {"tasks": [{"name": "bug"}], "samples": 2, "parallelism": 2, "template": {"agent": ASKS}}
-    await installation.create("EpisodeSet", "all", spec)
-
-    async def waiting():
-        found = await installation.get("all", "episodesets")
-        return found["status"] if found and found.get("status", {}).get("waiting") == "store 2" else None
-
-    status = await until(waiting, "the set names the store")
+    status = await waiting_set(installation, 2, "store 2")
     assert "the results store of the agents does not answer: pod agent-0: results store: bucket b" in status["message"]
     (shown,) = [each for each in status["conditions"] if each["type"] == "ResultStoreAvailable"]
     assert (shown["status"], shown["reason"]) == ("False", "ResultStoreUnavailable")
