@@ -68,7 +68,7 @@ def show(
 ) -> None:
     """Print the first request that the agent NAME sends: system message, user message and tools.
 
-    The task's sandbox is started and its tests run as at the begin of an episode. Nothing is sent to the model, and no
+    The task's sandbox is started and its tests run as at the start of an episode. Nothing is sent to the model, and no
     result is stored. Without -p agent.model=NAME, a model without settings stands in. --output json prints the body of
     the request as it would be sent.
     """
@@ -80,7 +80,7 @@ def show(
     from dgym.episodes import RunOptions, first_request
 
     if not load_agent(name).uses_model:
-        raise click.UsageError(f"agent {name} asks no model, so that it sends no request")
+        raise click.UsageError(f"agent {name} does not use a model, so it does not send a request")
     options = RunOptions(sandbox=sandbox, engine=engine, python=check_python(python), llm_config=llm_config)
     with TemporaryDirectory(prefix="dgym-show-") as directory:
         job = _first_job(name, task, assignments, options, Path(directory) / "llm.json")
@@ -108,10 +108,10 @@ def _first_job(name: str, task: str | None, assignments: tuple[str, ...], option
         loaded = override(loaded, (f"agent.model={_STAND_IN}",))
     jobs = make_plan(loaded, options).jobs
     if not jobs:
-        raise ManifestError(f"--task {task}: there is no episode that would run")
+        raise ManifestError(f"--task {task}: it has no episode to run")
     job = jobs[0]
     if job.agent.model is not None and load_models(job.llm_config).is_interactive(job.agent.model):
-        raise click.UsageError("the model human gets no request; name a model of the configuration")
+        raise click.UsageError("the model human does not get requests; name a model of the configuration")
     if len(jobs) > 1:
         echo(f"{job.episode}, the first of {len(jobs)} episodes:", err=True)
     return job

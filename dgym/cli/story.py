@@ -21,7 +21,7 @@ _BEGINNING = 100
 """Characters of a message that its line shows."""
 
 
-class _ToldStep(Step, frozen=True, kw_only=True, rename="camel"):
+class _StepLine(Step, frozen=True, kw_only=True, rename="camel"):
     """A line of a trajectory; what was said before the step is lenient, because people edit trajectories."""
 
     exchanges: tuple[Exchange | None, ...] = ()
@@ -60,13 +60,13 @@ def show_story(attempt: Attempt, *, only: int | None = None) -> None:
     trajectory = read_trajectory(attempt.trajectory)
     steps = list(_steps(attempt.trajectory, len(trajectory.steps)))
     requests = sent_requests(exchange for step in steps for exchange in step.exchanges)
-    told = [(step, list(itertools.islice(requests, len(step.exchanges)))) for step in steps]
+    answered = [(step, list(itertools.islice(requests, len(step.exchanges)))) for step in steps]
     for line in _beginning(trajectory.header, attempt):
         echo(line)
     if only is not None:
-        _show_in_full(told, only, attempt)
+        _show_in_full(answered, only, attempt)
         return
-    for step, made in told:
+    for step, made in answered:
         _show_step(step, made, in_full=False)
     if trajectory.torn:
         echo("\nThe last line of the trajectory is cut short: the process that wrote it was killed.")
@@ -75,20 +75,20 @@ def show_story(attempt: Attempt, *, only: int | None = None) -> None:
         echo(line)
 
 
-def _show_in_full(told: Sequence[tuple[_ToldStep, list[SentRequest | None]]], only: int, attempt: Attempt) -> None:
-    chosen = [index for index, (step, _) in enumerate(told) if step.seq == only]
+def _show_in_full(answered: Sequence[tuple[_StepLine, list[SentRequest | None]]], only: int, attempt: Attempt) -> None:
+    chosen = [index for index, (step, _) in enumerate(answered) if step.seq == only]
     if not chosen:
-        last = told[-1][0].seq if told else 0
+        last = answered[-1][0].seq if answered else 0
         raise UsageFailure(f"--step {only}: {attempt.path} has no such step; give one from 0 to {last}")
-    step, made = told[chosen[0]]
-    asked = asking_steps([each.exchanges for each, _ in told])[chosen[0]]
+    step, made = answered[chosen[0]]
+    asked = asking_steps([each.exchanges for each, _ in answered])[chosen[0]]
     if asked is not None and asked != chosen[0]:
-        echo(f"\nThe call of step {only} is in the reply to the request of step {told[asked][0].seq}:")
-        _show_step(*told[asked], in_full=True)
+        echo(f"\nThe call of step {only} is in the reply to the request of step {answered[asked][0].seq}:")
+        _show_step(*answered[asked], in_full=True)
     _show_step(step, made, in_full=True)
 
 
-def _show_step(step: _ToldStep, requests: Iterable[SentRequest | None], *, in_full: bool) -> None:
+def _show_step(step: _StepLine, requests: Iterable[SentRequest | None], *, in_full: bool) -> None:
     echo(f"\n{_heading(step)}")
     for exchange, request in zip(step.exchanges, requests, strict=True):
         if request is not None:
@@ -132,14 +132,14 @@ def _parts(message: Message) -> list[str]:
     return [f"{name}: {text}" if name else text for name, text in message_parts(message)]
 
 
-def _steps(path: Path, count: int) -> Iterator[_ToldStep]:
+def _steps(path: Path, count: int) -> Iterator[_StepLine]:
     lines = (line for line in itertools.islice(trajectory_lines(path), 1, None) if line.strip())
     for line in itertools.islice(lines, count):
         try:
-            yield msgspec.json.decode(line, type=_ToldStep)
+            yield msgspec.json.decode(line, type=_StepLine)
         except DECODE_ERRORS:
             step = msgspec.json.decode(line, type=Step)
-            yield _ToldStep(seq=step.seq, call=step.call, observation=step.observation, exchanges=(None,))
+            yield _StepLine(seq=step.seq, call=step.call, observation=step.observation, exchanges=(None,))
 
 
 def _beginning(header: TrajectoryHeader, attempt: Attempt) -> Iterator[str]:

@@ -118,7 +118,7 @@ async def open_results(client: Client, system_namespace: str) -> AsyncIterator[R
 
     Raises:
         ResultsRefused: The user may not reach it, or not read the results of the client's namespace.
-        ClusterError: There is no operator pod, or the user has no token.
+        ClusterError: An operator pod does not run, or the kubeconfig does not have a token.
     """
     with _rights_explained(system_namespace):
         operator = await _operator(client, system_namespace)
@@ -154,8 +154,8 @@ def _rights_explained(namespace: str) -> Iterator[None]:
 class _Credentials:
     """The header by which the operator identifies the user.
 
-    Whoever may request tokens of the ServiceAccount ``READER`` sends one of those, which the API server does not take.
-    Others send the token of their kubeconfig.
+    If the user may request tokens of the ServiceAccount ``READER``, it has such a token, which is not valid for the API
+    server. Otherwise it has the token of the kubeconfig.
     """
 
     def __init__(self, client: Client, namespace: str) -> None:
@@ -194,7 +194,7 @@ class _Credentials:
 async def _operator(client: Client, namespace: str) -> "_Pod":
     found = await client.list(PODS, namespace=namespace, decode=_Pod, label_selector=OPERATORS)
     if not found:
-        raise _not_installed("there are no operator pods", namespace)
+        raise _not_installed("operator pods were not found", namespace)
     best = max(found, key=lambda pod: (pod.metadata.deletion_timestamp is None, pod.ready, pod.runs))
     if not best.runs:
         raise ClusterError(f"no operator pod runs in namespace {namespace}; see kubectl get pods -n {namespace}")

@@ -116,8 +116,8 @@ def test_what_cannot_be_shown_has_a_reason(dgym, tmp_path):
         person = dgym(server, "agent", "show", "debug_agent", "-p", "agent.model=human")
         broken = dgym(server, "agent", "show", "debug_agent", "--task", "broken.yaml")
     assert (solution.returncode, unknown.returncode, person.returncode) == (2, 2, 2)
-    assert "asks no model" in solution.stderr
+    assert "does not use a model" in solution.stderr
     assert "no such file and no bundled task" in unknown.stderr
-    assert "the model human gets no request" in person.stderr
+    assert "the model human does not get requests" in person.stderr
     assert (broken.returncode, broken.stdout) == (1, "")
     assert "task calc: no request was made: SetupFailed: setup command 'exit 3'" in broken.stderr

@@ -92,7 +92,7 @@ def test_dgym_is_installed_elsewhere(cluster, dgym):
 @pytest.mark.parametrize(
     ("pods", "message"),
     [
-        ([], "there are no operator pods in namespace dgym-system"),
+        ([], "operator pods were not found in namespace dgym-system"),
         ([{**POD, "status": {"phase": "Pending"}}], "no operator pod runs in namespace dgym-system"),
     ],
 )
