@@ -1,4 +1,4 @@
-"""Debugging episodes: one agent, one buggy Python repository, one sandbox.
+"""Debugging episodes: an agent debugs a Python repository in a sandbox.
 
 ::
 
@@ -8,7 +8,7 @@
         observation, info = env.reset()
         observation, reward, terminated, truncated, info = env.step("pdb b calc.py:12")
 
-Names are loaded on first use, so that ``import dgym`` costs next to nothing.
+Modules are imported when a name is first used, so that ``import dgym`` is fast.
 """
 
 from typing import TYPE_CHECKING

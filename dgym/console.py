@@ -1,4 +1,4 @@
-"""The terminal of a person who debugs: a prompt with completion on a terminal, plain lines on a pipe."""
+"""Console input and output for a human debugger: a prompt with completion on a terminal, plain lines on a pipe."""
 
 import asyncio
 import codecs
@@ -32,20 +32,20 @@ class Console(Protocol):
     """Reads commands and shows text."""
 
     async def read(self, prompt: str) -> str | None:
-        """The next line; None at the end of the input. An interrupted line is empty."""
+        """Read the next line; None at the end of the input. For a line that was interrupted it returns ""."""
         ...
 
     def show(self, text: str, style: str = "") -> None:
-        """Print ``text``; styles are "dim", "good", "bad", "title" and "diff"."""
+        """Print ``text``. Styles are "dim", "good", "bad", "title" and "diff"."""
         ...
 
     def learn(self, text: str) -> None:
-        """Offer the paths that ``text`` mentions as completions."""
+        """Add the paths in ``text`` to the completions."""
         ...
 
 
 async def read_block(console: Console, prompt: str, continuation: str) -> str | None:
-    """The next line, with those that follow while code between ``<c>`` and ``</c>`` is open; None at the end."""
+    """Read the next line, or all lines of code between ``<c>`` and ``</c>``; None at the end of the input."""
     line = await console.read(prompt)
     while line is not None and _CODE in line and _END_OF_CODE not in line:
         more = await console.read(continuation)
@@ -56,17 +56,20 @@ async def read_block(console: Console, prompt: str, continuation: str) -> str | 
 def open_console(
     tools: Mapping[str, Mapping[str, Any]], commands: Mapping[str, str] = MappingProxyType(META_COMMANDS)
 ) -> Console:
-    """A prompt where both ends are a terminal, else plain lines; ``commands`` are those that are no tools."""
+    """Return a console with a prompt if standard input and output are a terminal, else one with plain lines.
+
+    ``commands`` are the commands that are not tools, with their help.
+    """
     if sys.stdin.isatty() and sys.stdout.isatty():
         return TerminalConsole(tools, commands)
     return PlainConsole()
 
 
 class PlainConsole:
-    """Lines from standard input.
+    """A console that reads lines from standard input.
 
-    They are read in a daemon thread, because a blocking read cannot be cancelled, and with ``os.read``, because a
-    thread that holds the lock of ``sys.stdin`` makes the interpreter's exit fail.
+    A daemon thread reads them, because a blocking read cannot be cancelled. It uses ``os.read``, because the
+    interpreter's exit fails while a thread holds the lock of ``sys.stdin``.
     """
 
     def __init__(self) -> None:
@@ -75,7 +78,7 @@ class PlainConsole:
         threading.Thread(target=self._pump, name="dgym-stdin", daemon=True).start()
 
     async def read(self, prompt: str) -> str | None:
-        """The next line of standard input, echoed after the prompt so that a transcript reads well."""
+        """Read the next line and print it after the prompt, so that the output is a complete transcript."""
         line = await self._lines.get()
         if line is not None:
             self.show(f"{prompt}{line}")
@@ -86,7 +89,7 @@ class PlainConsole:
         print(printable(text), flush=True)
 
     def learn(self, text: str) -> None:
-        """There is no completion on a pipe."""
+        """Do nothing: there is no completion on a pipe."""
 
     def _pump(self) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -100,12 +103,12 @@ class PlainConsole:
         for line in lines:
             try:
                 self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
-            except RuntimeError:  # the loop is closed: the lines have no reader
+            except RuntimeError:  # the event loop is closed, so nothing reads the lines
                 return
 
 
 class TerminalConsole:
-    """A prompt_toolkit session: history across runs, completion of tools, arguments and seen paths, colours."""
+    """A console with prompt_toolkit: persistent history, completion of tools, arguments and seen paths, colours."""
 
     def __init__(self, tools: Mapping[str, Mapping[str, Any]], commands: Mapping[str, str]) -> None:
         from prompt_toolkit import PromptSession
@@ -116,7 +119,7 @@ class TerminalConsole:
         self._paths: set[str] = set()
         path = history_path()
         history: History = FileHistory(str(path)) if path is not None else InMemoryHistory()
-        # Neither cursor position requests nor menus that need them: a script at the other end answers none.
+        # Without cursor position requests and menus that need them: a script at the other end does not answer them.
         output = Vt100_Output.from_pty(sys.stdout, term=os.environ.get("TERM"))
         output.enable_cpr = False
         self._session: PromptSession[str] = PromptSession(
@@ -128,7 +131,7 @@ class TerminalConsole:
         )
 
     async def read(self, prompt: str) -> str | None:
-        """Prompt for a line; Ctrl-C drops what was typed, Ctrl-D ends the input."""
+        """Prompt for a line. Ctrl-C discards the line; Ctrl-D ends the input."""
         try:
             return await self._session.prompt_async(prompt)
         except KeyboardInterrupt:
@@ -141,7 +144,7 @@ class TerminalConsole:
         print("\n".join(_coloured(line, style) for line in printable(text).split("\n")), flush=True)
 
     def learn(self, text: str) -> None:
-        """Remember the paths in ``text`` for completion."""
+        """Add the paths in ``text`` to the completions."""
         self._paths.update(_PATH.findall(text))
 
 
@@ -150,12 +153,12 @@ def call_completer(
     paths: set[str],
     commands: Mapping[str, str] = MappingProxyType(META_COMMANDS),
 ) -> "Completer":
-    """Completes a line of text at the prompt; ``paths`` may grow meanwhile."""
+    """Return a completer of lines at the prompt. ``paths`` may be extended later."""
     from prompt_toolkit.completion import Completer, Completion
 
     class CallCompleter(Completer):
         def get_completions(self, document: "Document", complete_event: "CompleteEvent") -> "Iterator[Completion]":  # noqa: ARG002
-            """Completions for the word before the cursor."""
+            """Yield completions of the word before the cursor."""
             words = document.text_before_cursor.lstrip().split(" ")
             for candidate, meta in _candidates(words, tools, paths, commands):
                 if candidate.startswith(words[-1]):
@@ -167,7 +170,7 @@ def call_completer(
 def _candidates(
     words: list[str], tools: Mapping[str, Mapping[str, Any]], paths: Iterable[str], commands: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """What the last of ``words`` may be, each with a few words about it: a tool, a value of its argument, a path."""
+    """Yield candidates for the last of ``words``, each with a short description: tools, values of arguments, paths."""
     name = words[0]
     if len(words) == 1:
         for tool, about in sorted(tools.items()):
@@ -184,7 +187,7 @@ def _candidates(
 
 
 def _argument_values(tool: Mapping[str, Any], position: int) -> Iterator[tuple[str, str]]:
-    """Values of the argument at ``position``, where its schema lists them."""
+    """Yield the values of the argument at ``position``, if its schema lists them."""
     parameters = list(tool.get("parameters", {}).get("properties", {}).items())
     if position < len(parameters):
         parameter, schema = parameters[position]
@@ -207,7 +210,7 @@ def _coloured(line: str, style: str) -> str:
 
 
 def history_path() -> Path | None:
-    """The history file under the user's state directory; None where it cannot be written."""
+    """Return the history file in the user's state directory; None if it cannot be written."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     path = Path(state).expanduser() / "dgym" / "history"
     try:

@@ -1,17 +1,17 @@
-"""Text to plain data: YAML (many documents) and JSON, with the line of every field and all duplicate keys; and back.
+"""Reads YAML (several documents) and JSON as plain data, with the lines of fields and duplicate keys; writes YAML.
 
-Unlike PyYAML's defaults, times stay text, and ``12:30`` is text, not a number in base sixty. The module is imported
-when a file is read, because yaml is slow to import.
+Unlike PyYAML's defaults, timestamps and ``12:30`` are read as text, not as a date or a number in base 60. Other modules
+import this module only when a file is read, because the import of yaml is slow.
 
-A manifest may come from an untrusted author. Nesting can overflow the stack of code that walks the values, and aliases
-of aliases can stand for more values than fit into memory. Both are found in the parser's flat sequence of events before
-any value is built. The cost of everything else is proportional to the length of the text.
+A manifest may be untrusted. Deep nesting can overflow the stack of code that traverses the values, and aliases of
+aliases can expand to more values than fit into memory. Both are detected in the event stream of the parser before
+values are built. All other costs are proportional to the length of the text.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -38,7 +38,14 @@ class _Loader(_Base):  # type: ignore[misc,valid-type]
 
 
 class Document(msgspec.Struct):
-    """One document: its data, the lines of its fields, and its problems."""
+    """One document.
+
+    Attributes:
+        number: Number of the document in its file, from 1.
+        value: The data; None if there are problems.
+        lines: Line of each field.
+        problems: Problems of the document.
+    """
 
     number: int
     value: Any
@@ -46,20 +53,20 @@ class Document(msgspec.Struct):
     problems: list[Problem] = []
 
     def line_of(self, path: FieldPath) -> int | None:
-        """The line of the field or, for one that is missing, of what should hold it."""
+        """Return the line of a field. For a missing field it is the line of the nearest parent."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path)
 
 
 def read_yaml(text: str) -> Iterator[Document]:
-    """Every document that is not empty; the first with a syntax error or above a limit is the last."""
+    """Yield all documents that are not empty, up to the first with a syntax error or one that exceeds a limit."""
     try:
         loader = _Loader(text)
     except (yaml.YAMLError, UnicodeError) as error:
         yield Document(1, None, problems=[Problem((), f"not text: {error}; save it as UTF-8")])
         return
-    # In step with the loader: the limits of each document are checked before it is built.
+    # Advanced together with the loader, so that the limits of each document are checked before it is built.
     excesses = yaml_excesses(yaml.parse(text, _Loader))
     number = 1
     try:
@@ -85,21 +92,21 @@ def read_yaml(text: str) -> Iterator[Document]:
 
 
 def _constructed(loader: _Loader, node: yaml.Node) -> Any:
-    """The value of a document.
+    """Build the value of a document.
 
     Raises:
-        ValueError: A tag does not fit its value, such as ``!!timestamp soon``, which PyYAML trips over.
+        ValueError: A tag does not match its value, such as ``!!timestamp soon``. PyYAML raises various exceptions.
     """
     try:
         return loader.construct_document(node)
     except (AttributeError, LookupError, TypeError, OverflowError):
-        raise ValueError("a tag (!!timestamp, !!int, …) does not fit the value behind it") from None
+        raise ValueError("a tag (!!timestamp, !!int, …) does not match its value") from None
 
 
 class _Survey:
-    """Records lines, duplicate keys and self-references; a node that aliases share is visited once.
+    """Records the lines of fields, duplicate keys and self-references. A node with several aliases is visited once.
 
-    Values behind an alias have no lines of their own: ``Document.line_of`` returns the alias's line.
+    Values that an alias repeats have no lines; ``Document.line_of`` returns the line of the alias.
     """
 
     def __init__(self, document: Document) -> None:
@@ -110,7 +117,11 @@ class _Survey:
         line = node.start_mark.line + 1
         if id(node) in above:
             self._document.problems.append(
-                Problem(path, "an alias refers to what it is part of; write it out", self._document.line_of(path))
+                Problem(
+                    path,
+                    "an alias refers to a value that contains the alias; write the value out",
+                    self._document.line_of(path),
+                )
             )
         if id(node) in self._visited:
             return
@@ -126,7 +137,7 @@ class _Survey:
         seen: dict[str, int] = {}
         for key, item in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                continue  # the constructor reports the mapping that cannot be built
+                continue  # the constructor reports that such a mapping cannot be built
             name = str(key.value)
             key_line = key.start_mark.line + 1
             if name in seen and name != "<<":
@@ -140,13 +151,13 @@ class _Survey:
 def _syntax(error: yaml.MarkedYAMLError) -> Problem:
     mark = error.problem_mark or error.context_mark
     place = f" at column {mark.column + 1}" if mark else ""
-    said = ", ".join(part for part in (error.context, error.problem) if part)
-    hint = "; indent with spaces, not tabs" if "\\t" in said else "; check indentation and quotes there"
-    return Problem((), f"not valid YAML{place}: {said}{hint}", mark.line + 1 if mark else None)
+    detail = ", ".join(part for part in (error.context, error.problem) if part)
+    hint = "; indent with spaces, not tabs" if "\\t" in detail else "; check indentation and quotes there"
+    return Problem((), f"not valid YAML{place}: {detail}{hint}", mark.line + 1 if mark else None)
 
 
 def read_json(text: str) -> Iterator[Document]:
-    """The one document of a JSON file."""
+    """Yield the single document of a JSON file."""
     document = Document(1, None)
     excess = json_excess(text)
     if excess is not None:
@@ -174,7 +185,11 @@ def read_json(text: str) -> Iterator[Document]:
 
 
 def read_value(text: str) -> Any:
-    """One YAML value, as on a command line; ``ValueError`` when it is not one."""
+    """Parse one YAML value, such as an argument on a command line.
+
+    Raises:
+        ValueError: The text is not valid YAML, or has more than one document.
+    """
     documents = list(read_yaml(text))
     if documents and documents[0].problems:
         raise ValueError(documents[0].problems[0].message)
@@ -185,25 +200,25 @@ def read_value(text: str) -> Any:
 
 DEEPEST = 100
 MOST_VALUES = 1_000_000
-"""Of one document, keys included; a kilobyte of memory each while it is read."""
+"""Most values of one document, including keys. Each takes about 1 KiB of memory while the document is read."""
 MOST_REPEATED = 100_000
-"""Values that the aliases of one document repeat."""
+"""Most values that the aliases of one document may repeat."""
 
-_TOO_DEEP = f"nested more than {DEEPEST} deep; flatten it"
+_TOO_DEEP = f"nested more than {DEEPEST} levels deep; flatten it"
 _TOO_MANY = f"more than {MOST_VALUES:,} values; divide it into several documents"
 _TOO_OFTEN = f"aliases repeat more than {MOST_REPEATED:,} values; write out what is needed, without aliases of aliases"
 _JSON_MARK = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{\]}]', re.DOTALL)
 
 
 class _Size(msgspec.Struct, gc=False):
-    """How many values a value is, and how many levels, aliases followed."""
+    """The size of a value with its aliases expanded: number of values, and levels of nesting."""
 
     values: int = 1
     levels: int = 0
 
 
 class _Walk:
-    """The events of one document, one after the other."""
+    """Checks the limits of one document, given its events in order."""
 
     def __init__(self) -> None:
         self._open: list[tuple[_Size, str | None]] = []
@@ -212,12 +227,12 @@ class _Walk:
         self._repeated = 0
 
     def see(self, event: yaml.Event) -> str | None:
-        """The limit that this event exceeds, as a message; None within the limits."""
+        """Process an event. Returns a message if it exceeds a limit, else None."""
         if isinstance(event, yaml.CollectionEndEvent):
             size, anchor = self._open.pop()
             self._close(size, anchor)
         elif isinstance(event, yaml.AliasEvent):
-            # The loader reports an alias of its own parent and an alias without an anchor.
+            # The loader reports an alias of a parent and an alias without an anchor.
             size = self._anchors.get(event.anchor or "", _Size())
             self._repeated += size.values
             self._add(size)
@@ -248,7 +263,7 @@ class _Walk:
 
 
 def yaml_excesses(events: Iterator[yaml.Event]) -> Iterator[Problem | None]:
-    """For each document the limit it exceeds, or None; ends where the text is not YAML."""
+    """Yield a problem for each document that exceeds a limit, else None. Stops at a syntax error."""
     walk = _Walk()
     try:
         for event in events:
@@ -264,7 +279,7 @@ def yaml_excesses(events: Iterator[yaml.Event]) -> Iterator[Problem | None]:
 
 
 def json_excess(text: str) -> Problem | None:
-    """The limit of depth that a JSON text exceeds, or None; JSON has no aliases."""
+    """Return a problem if a JSON text is nested too deeply. JSON has no aliases, so there is no other limit."""
     depth = 0
     for mark in _JSON_MARK.finditer(text):
         first = text[mark.start()]
@@ -278,10 +293,10 @@ def json_excess(text: str) -> Problem | None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes also what readers of YAML 1.2 take for a number or a truth value; PyYAML writes YAML 1.1."""
+    """Also quotes text that is a number or boolean in YAML 1.2, because PyYAML only follows YAML 1.1."""
 
     def ignore_aliases(self, _data: Any) -> bool:
-        """Write everything out."""
+        """Write repeated values again instead of aliases."""
         return True
 
 
@@ -294,6 +309,27 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^[yYnN]$"),
 
 
 def dump(value: Any, *, flow: bool = False) -> str:
-    """``value`` as YAML that ends with a newline: in block style, or with ``flow`` on one line."""
+    """Return ``value`` as YAML with a final newline, in block style or, with ``flow``, on one line."""
     text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=float("inf"), default_flow_style=flow)
     return text.removesuffix("...\n")
+
+
+def end_of_field(lines: Sequence[str], start: int) -> int:
+    """Return the index of the line after the field that begins at index ``start``.
+
+    Comments and empty lines between its items belong to the field.
+    """
+    end = start + 1
+    for number, line in enumerate(lines[start + 1 :], start=start + 2):
+        text, deeper = line.strip(), indent_of(line) - indent_of(lines[start])
+        if not text or text.startswith("#"):
+            continue
+        if deeper < 0 or (deeper == 0 and not text.startswith("- ")):
+            break
+        end = number
+    return end
+
+
+def indent_of(line: str) -> int:
+    """Return the number of spaces at the start of the line."""
+    return len(line) - len(line.lstrip(" "))

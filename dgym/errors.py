@@ -1,35 +1,35 @@
-"""Every exception dgym raises on purpose, and the problems that a ``ManifestError`` lists.
+"""The exceptions of dgym, and the problems that a ``ManifestError`` lists.
 
 ::
 
     DgymError
-    ├── ManifestError            a manifest, a value given with -p, or a task is wrong; the user repairs it
-    │   └── ModelConfigError     llm.yaml is missing or wrong, or has no model of that name
-    ├── ArgumentError            an argument of an environment has no valid value; a ValueError too
-    ├── EpisodeOver              a step or reset after the episode's end (the driver's mistake)
-    │   └── Superseded           another driver has the episode now; this one drops it
+    ├── ManifestError            a manifest, a value given with -p, or a task is invalid; the user must correct it
+    │   └── ModelConfigError     llm.yaml is missing or invalid, or has no model of that name
+    ├── ArgumentError            an argument of an environment is invalid; also a ValueError
+    ├── EpisodeOver              a step or reset after the end of the episode; an error of the driver
+    │   └── Superseded           the episode was assigned to another driver
     ├── AccessRefused            the sidecar rejects the token, or its use for this call
-    ├── ConflictError            a step number was reused with another call, or one was left out
-    ├── PluginError              a tool or an agent cannot be found or loaded; named
-    ├── PathError                a path is not one of the workspace
-    ├── EditError                a range of lines that a file does not have
+    ├── ConflictError            a step number was reused for another call, or a number was skipped
+    ├── PluginError              a tool or an agent cannot be found or loaded
+    ├── PathError                a path is not a path of the workspace
+    ├── EditError                a range of lines does not exist in a file
     ├── PatchError               a patch is malformed or does not apply
     ├── StoreUnavailable         the results store failed; a retry may help (dgym.results)
-    ├── PersonLeft               the person who plays a model has left; the episode is cancelled
-    └── InfrastructureError      never the agent's doing; ``reason`` is one of the reasons of ``Finished``
-        ├── SandboxStartFailed   the sandbox did not come up
+    ├── PersonLeft               the person who plays the model has left; the episode is cancelled
+    └── InfrastructureError      not caused by the agent; ``reason`` is a reason of the condition ``Finished``
+        ├── SandboxStartFailed   the sandbox did not start
         ├── SandboxLost          the sandbox or its runner died while no step of the agent ran
         ├── SourceFailed         the repository could not be obtained
         ├── SetupFailed          ``setupCommands``, ``activate`` or ``requirements`` failed, or the tests cannot run
         ├── VerifierFailed       scoring could not run
-        └── ModelError           the model did not answer, and retries did not help
-            ├── ModelUnavailable        its provider is out, limits the rate or has no quota left; it passes
-            ├── ModelMisconfigured      a wrong key, model or parameter: no further try can succeed
-            ├── ContextLengthExceeded   the messages are too long for it; agents trim them and ask again
-            └── ContentFiltered         its provider refuses the messages, or filtered every reply
+        └── ModelError           a request to the model failed, and retries did not help
+            ├── ModelUnavailable        the provider is down, limits the rate or has no quota left; temporary
+            ├── ModelMisconfigured      the key, model or request is invalid; retries cannot succeed
+            ├── ContextLengthExceeded   the messages are too long; agents shorten them and try again
+            └── ContentFiltered         the provider refuses the messages, or filtered every reply
 
-What a *tool* cannot do is not an exception of this tree: it is an observation (see ``dgym.ToolError``),
-because infrastructure faults and tool failures are never confused.
+A tool that fails does not raise an exception of this tree. It returns an observation (see ``dgym.ToolError``), so that
+infrastructure errors and tool errors are always distinguished.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,31 +37,31 @@ from typing import Any, ClassVar, NamedTuple
 
 
 class DgymError(Exception):
-    """Base of all exceptions of dgym."""
+    """Base class of all exceptions of dgym."""
 
 
 class ManifestError(DgymError):
-    """A manifest or an override is wrong; the message names file, document, field, value and remedy."""
+    """A manifest or an override is invalid. The message has the file, document, field, value and remedy."""
 
 
 class ArgumentError(DgymError, ValueError):
-    """An argument of an environment has no valid value; the message names argument, value and valid values."""
+    """An argument of an environment is invalid. The message has the argument, its value and the valid values."""
 
 
 class ModelConfigError(ManifestError):
-    """The configuration of models is missing or wrong; the message names file, field and remedy, never a key."""
+    """The model configuration is missing or invalid. The message has the file, field and remedy, but no API key."""
 
 
 class PersonLeft(DgymError):
-    """The person who plays a model has left; the agent ends the episode as cancelled."""
+    """The person who plays the model has left. The agent ends the episode as cancelled."""
 
 
 class EpisodeOver(DgymError):
-    """The episode has ended; call ``reset()`` for a new one."""
+    """The episode has ended. Call ``reset()`` to start a new one."""
 
 
 class Superseded(EpisodeOver):
-    """The episode was assigned to another driver, under a higher epoch; this one drops it."""
+    """The episode was assigned to another driver with a higher epoch. This driver must stop driving it."""
 
 
 class AccessRefused(DgymError):
@@ -69,7 +69,7 @@ class AccessRefused(DgymError):
 
 
 class ConflictError(DgymError):
-    """A step number was reused with another call, or a number was left out."""
+    """A step number was reused for another call, or a number was skipped."""
 
 
 class PluginError(DgymError):
@@ -85,17 +85,17 @@ class EditError(DgymError):
 
 
 class PatchError(DgymError):
-    """A patch is malformed or does not apply; the message names file, hunk and line of the patch."""
+    """A patch is malformed or does not apply. The message has the file, hunk and line of the patch."""
 
 
 class InfrastructureError(DgymError):
-    """Something that is not the agent's doing went wrong; ``reason`` is the reason of ``Finished``."""
+    """An error that the agent did not cause. ``reason`` is the reason of the condition ``Finished``."""
 
     reason: ClassVar[str] = "InternalError"
 
 
 class SandboxStartFailed(InfrastructureError):
-    """The sandbox did not come up."""
+    """The sandbox did not start."""
 
     reason = "SandboxStartFailed"
 
@@ -107,7 +107,7 @@ class SandboxLost(InfrastructureError):
 
 
 class RunnerFailed(SandboxLost):
-    """The runner failed inside, as it does once a program has taken its memory or its descriptors away."""
+    """The runner had an internal error, for example because a program used up its memory or descriptors."""
 
 
 class SourceFailed(InfrastructureError):
@@ -129,21 +129,21 @@ class VerifierFailed(InfrastructureError):
 
 
 class ModelError(InfrastructureError):
-    """The model did not answer, and retries did not help; the message gives cause and remedy."""
+    """A request to the model failed, and retries did not help. The message has the cause and the remedy."""
 
     reason = "ModelError"
 
 
 class ModelUnavailable(ModelError):
-    """The provider of the model is out, limits the rate or reports no quota. It passes without a change here."""
+    """The provider of the model is down, limits the rate or reports an exceeded quota. The error is temporary."""
 
 
 class ModelMisconfigured(ModelError):
-    """The provider refuses the key, the model or the request: another try would fail in the same way."""
+    """The provider refuses the key, the model or the request, so that a retry would fail too."""
 
 
 class ContextLengthExceeded(ModelError):
-    """The messages are too long for the model. ``limit`` is its limit in tokens where the provider named it."""
+    """The messages are too long for the model. ``limit`` is the model's limit in tokens; None if unknown."""
 
     def __init__(self, message: str, *, limit: int | None = None) -> None:
         super().__init__(message)
@@ -151,14 +151,20 @@ class ContextLengthExceeded(ModelError):
 
 
 class ContentFiltered(ModelError):
-    """The provider's content filter refused the messages, or every reply to them."""
+    """The provider's content filter refused the messages or all replies."""
 
 
 FieldPath = tuple[str | int, ...]
 
 
 class Problem(NamedTuple):
-    """One fault of a manifest: its field, a message with the value and, after a semicolon, the remedy, and its line."""
+    """One problem of a manifest.
+
+    Attributes:
+        path: The field.
+        message: A message with the value and, after a semicolon, the remedy.
+        line: Line in the file.
+    """
 
     path: FieldPath
     message: str
@@ -166,7 +172,7 @@ class Problem(NamedTuple):
 
 
 def render_path(path: Sequence[str | int]) -> str:
-    """``spec.tools[0].name``; keys that hold dots or slashes are bracketed: ``metadata.labels["dgym.dev/set"]``."""
+    """Format a field as ``spec.tools[0].name``. Other keys are in brackets: ``metadata.labels["dgym.dev/set"]``."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -179,13 +185,13 @@ def render_path(path: Sequence[str | int]) -> str:
 
 
 def show(value: Any) -> str:
-    """The offending value, short enough for a line of an error message."""
+    """Return the ``repr`` of a value, shortened to fit into a line of an error message."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}… ({len(text)} characters)"
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that was probably meant; None when none is near."""
+    """Return the known word that is most similar to ``word``; None if no word is similar enough."""
     import difflib
 
     folded = {name.replace("_", "").replace("-", "").lower(): name for name in known}
@@ -194,14 +200,14 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def describe(problem: Problem, where: str) -> str:
-    """One line: place, line number, field, fault and remedy."""
+    """Format a problem in one line: place, line number, field, message."""
     place = where if problem.line is None else f"{where}, line {problem.line}"
     field = render_path(problem.path)
     return f"{place}: {field}: {problem.message}" if field else f"{place}: {problem.message}"
 
 
 def error_of(lines: Sequence[str]) -> ManifestError:
-    """All faults in one exception."""
+    """Combine the descriptions of problems in one exception."""
     if len(lines) == 1:
         return ManifestError(lines[0])
     return ManifestError("\n  ".join([f"{len(lines)} problems:", *lines]))

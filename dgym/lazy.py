@@ -1,6 +1,6 @@
-"""Names that a package imports at their first use, so that importing the package stays cheap.
+"""Names that a package imports when they are first used, so that the import of the package is fast.
 
-A type checker reads them from the package's imports under ``TYPE_CHECKING``.
+Type checkers use the package's imports under ``TYPE_CHECKING`` instead.
 """
 
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of ``package``, by the names that each of ``modules`` defines."""
+    """Return the ``__getattr__`` of ``package``. ``modules`` has the names to import from each module."""
     homes = {name: module for module, names in modules.items() for name in names}
 
     def import_name(name: str) -> Any:

@@ -1,7 +1,6 @@
-"""File locks across processes. The kernel releases a lock when its holder ends, however it ends.
+"""File locks between processes. The kernel releases a lock when its holder exits or is killed.
 
-Expensive work under ``only_one`` is therefore never blocked by a dead process, and a resource whose lock is free has
-no live owner.
+Therefore a dead process never blocks the work under ``only_one``, and a resource whose lock is free has no live owner.
 """
 
 import asyncio
@@ -18,9 +17,10 @@ _POLL_SECONDS = 0.1
 
 
 def acquire(path: Path) -> int:
-    """Lock the file ``path``, made where it is missing; blocks until it is free.
+    """Lock the file ``path``, which is created if it is missing. Blocks until the lock is free.
 
-    Returns a descriptor; closing it releases the lock.
+    Returns:
+        A file descriptor. Closing it releases the lock.
     """
     descriptor = _open(path, os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -28,11 +28,14 @@ def acquire(path: Path) -> int:
 
 
 def try_acquire(path: Path, *, create: bool = True) -> int | None:
-    """Lock the file ``path`` without waiting: returns a descriptor, or None while another holder has the lock.
+    """Lock the file ``path`` without waiting.
+
+    Returns:
+        A file descriptor, whose closing releases the lock; None if another holder has the lock.
 
     Raises:
-        FileNotFoundError: There is no such file, and ``create`` is False.
-        OSError: ``path`` cannot be opened; a symbolic link is not followed.
+        FileNotFoundError: The file does not exist, and ``create`` is False.
+        OSError: ``path`` cannot be opened. Symbolic links are not followed.
     """
     descriptor = _open(path, os.O_CREAT if create else 0)
     try:
@@ -53,9 +56,13 @@ def _open(path: Path, flags: int) -> int:
 async def only_one(
     path: Path, *, waiting: Callable[[], None], timeout_seconds: float, error: type[InfrastructureError]
 ) -> AsyncIterator[None]:
-    """Hold the lock file ``path``; a process that waited for it finds the work done.
+    """Hold the lock of the file ``path``. A caller that waited must check whether the work is already done.
 
-    ``waiting`` is called once when another process holds it; ``error`` is raised after ``timeout_seconds`` of waiting.
+    Args:
+        path: The lock file. It is created with its directory.
+        waiting: Called once if another process holds the lock.
+        timeout_seconds: Longest time to wait.
+        error: Class of the exception that is raised after this time.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + timeout_seconds
@@ -74,7 +81,7 @@ async def only_one(
 
 
 async def whole_in_thread(work: Callable[[], None]) -> None:
-    """Run ``work`` in a thread; a cancelled caller waits for its end, so that no thread outlives its lock."""
+    """Run ``work`` in a thread. A cancelled caller waits until it ends, so that it does not run without the lock."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         await asyncio.shield(running)

@@ -1,7 +1,7 @@
-"""Log lines of operator, agents and sidecars: one JSON object a line, with the same keys in all of them.
+"""Log formats of the operator, agent pods and sidecars: one JSON object per line, with the same keys everywhere.
 
-``time``, ``level``, ``logger`` and ``message`` first; then the fields: ``namespace``, ``episode``, ``attempt``, ``pod``
-(the sandbox's) and ``agent`` (the agent's pod), so that one query finds all lines of an episode.
+The keys are ``time``, ``level``, ``logger`` and ``message``, then the fields ``namespace``, ``episode``, ``attempt``,
+``pod`` (the sandbox pod) and ``agent`` (the agent pod), so that one query finds all lines of an episode.
 """
 
 import logging
@@ -18,10 +18,10 @@ _LIMIT = 8192
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON; what is passed in ``extra={"fields": {…}}`` becomes fields of its own.
+    """Formats a record as one line of JSON. The fields in ``extra={"fields": {…}}`` are added to the object.
 
     Args:
-        context: Returns fields that every line has now; those of the record win.
+        context: Returns fields that are added to every line. Fields of the record have precedence.
     """
 
     def __init__(self, context: Callable[[], Mapping[str, Any]] = dict) -> None:
@@ -29,7 +29,7 @@ class JsonFormatter(logging.Formatter):
         self._context = context
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Format the record as JSON."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -44,28 +44,34 @@ class JsonFormatter(logging.Formatter):
 
 
 class PrintableFormatter(logging.Formatter):
-    """A record as text without terminal escapes: messages quote programs and models."""
+    """Formats a record as text without terminal escapes, because messages contain output of programs and models."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and a traceback's lines after it."""
+        """Format the record and its traceback."""
         return printable(super().format(record))
 
 
 class TextFormatter(PrintableFormatter):
-    """A record as a line of text, the fields behind the message."""
+    """Formats a record as a line of text, with the fields after the message."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
         self.converter = time.gmtime
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
-        """The line without a traceback, which follows it."""
+        """Format the line, without the traceback."""
         fields = getattr(record, "fields", {})
         return " ".join([super().formatMessage(record), *(f"{name}={value}" for name, value in fields.items())])
 
 
 def log_to_stderr(formatter: logging.Formatter, level: str, *, package: str = "") -> None:
-    """Log to standard error from ``level`` on, Python's warnings included; all but ``package`` from WARNING on."""
+    """Log records and Python's warnings to standard error.
+
+    Args:
+        formatter: Format of the records.
+        level: Lowest level that is logged.
+        package: If given, ``level`` applies to this package, and other packages are logged from WARNING.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     handler.setLevel(level)
@@ -77,16 +83,16 @@ def log_to_stderr(formatter: logging.Formatter, level: str, *, package: str = ""
 
 
 def episode_fields(episode: str, **more: Any) -> dict[str, Any]:
-    """The fields of an episode that is named ``namespace/name``."""
+    """Return the log fields of an episode with the name ``namespace/name``."""
     namespace, _, name = episode.rpartition("/")
     return {**({"namespace": namespace} if namespace else {}), "episode": name, **more}
 
 
 def encodable(value: Any) -> Any:
-    """The value; text without halves of surrogate pairs, which programs print and UTF-8 cannot encode."""
+    """Return ``value``. In text, surrogates are replaced, which programs may print and UTF-8 cannot encode."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def fields(**values: Any) -> dict[str, Any]:
-    """``extra`` for a call of a logger, without values that are None or empty."""
+    """Return ``extra`` for a call of a logger, with the values that are not None or empty."""
     return {"fields": {name: value for name, value in values.items() if value not in (None, "")}}

@@ -1,7 +1,7 @@
-"""Descriptions of Prometheus metrics, from which the metrics themselves and docs/metrics.md are made.
+"""Descriptions of Prometheus metrics, from which the metrics and docs/metrics.md are generated.
 
-A description names every label with all its values, or says in words what bounds them. Known values begin at 0, so that
-a rate over the first failure is no gap.
+A description has all labels with all their values, or with a text on what limits the values. Series with known values
+begin at 0, so that the first failure is visible in a rate.
 """
 
 import asyncio
@@ -16,22 +16,22 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 LAG_BUCKETS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 MOST_BUCKETS = 12
-"""Buckets of a histogram at most, the one without a bound included."""
+"""Most buckets of a histogram, including the bucket ``+Inf``."""
 OTHER = "other"
-"""Value of a label in place of a value that is not known: what programs invent must not make new series."""
+"""Label value that replaces unknown values, so that programs cannot create new series."""
 NAMESPACE = "episode_namespace"
-"""Label with the namespace of an Episode. Prometheus sets ``namespace`` itself, to that of the installation."""
+"""Label with the namespace of an Episode. Prometheus sets ``namespace`` to the namespace of the installation."""
 OTHER_NAMESPACES = "_other"
-"""Its value beyond the bound; no namespace can have this name."""
+"""Value of this label for namespaces above the limit. No namespace can have this name."""
 NAMESPACE_VALUES = f"namespaces of Episodes, and `{OTHER_NAMESPACES}`; empty with `metrics.namespaceLabel: false`"
-"""What bounds its values, in words."""
+"""Description of the values of this label."""
 
 NamespaceMode = Literal["auto", "true", "false"]
-"""How many namespaces have a value of their own: up to 50, up to 1,000, none."""
+"""How many namespaces have a separate label value: up to 50, up to 1,000, none."""
 MOST_NAMESPACES: Mapping[NamespaceMode, int] = {"auto": 50, "true": 1000, "false": 0}
 
 Values = tuple[str, ...] | str
-"""All values of a label; or, in words, what bounds them."""
+"""All values of a label, or a text on what limits them."""
 _UNITS = {"seconds": "seconds", "bytes": "bytes", "tokens": "tokens"}
 
 
@@ -44,21 +44,21 @@ class Metric(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """The type, as Prometheus names it."""
+        """Prometheus type: counter, gauge or histogram."""
         return {CounterMetric: "counter", HistogramMetric: "histogram"}.get(type(self), "gauge")
 
     @property
     def unit(self) -> str:
-        """The unit of a value; empty: it is a number of things, or 0 and 1."""
+        """Unit of the values; empty for counts and for 0 and 1."""
         return next((_UNITS[part] for part in reversed(self.name.split("_")) if part in _UNITS), "")
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The names of its series in queries."""
+        """Names of its series in queries."""
         return (self.name,)
 
     def known(self, namespace: str = "") -> Iterator[tuple[str, ...]]:
-        """Every combination of label values of a namespace, if all of them are known and there are labels."""
+        """Yield all combinations of a namespace's label values; none without labels or with unknown values."""
         labels = {name: (namespace,) if name == NAMESPACE else each for name, each in self.labels.items()}
         values = tuple(each for each in labels.values() if not isinstance(each, str))
         if values and len(values) == len(labels):
@@ -66,37 +66,40 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 class GaugeMetric(Metric, frozen=True):
-    """A value of the present, computed at each scrape."""
+    """A current value, computed at each scrape."""
 
     def family(self, values: Mapping[Any, float], zeros: Iterable[tuple[str, ...]] | None = None) -> GaugeMetricFamily:
-        """The gauge by label values in the order of ``labels``; ``zeros`` (every known one) are 0 where absent."""
+        """Return the gauge, given its values by label values in the order of ``labels``.
+
+        Missing combinations of label values in ``zeros`` (default: all known combinations) get the value 0.
+        """
         family = GaugeMetricFamily(self.name, self.text, labels=tuple(self.labels))
         _fill(family, values, self.known() if zeros is None else zeros)
         return family
 
     def single(self, value: float) -> GaugeMetricFamily:
-        """The gauge of one value, without labels."""
+        """Return the gauge with one value, without labels."""
         return GaugeMetricFamily(self.name, self.text, value)
 
 
 class CounterMetric(Metric, frozen=True):
-    """A count since the process began."""
+    """A count since the start of the process."""
 
     def register(self, registry: CollectorRegistry) -> Counter:
-        """A counter to increment."""
+        """Return a counter that can be incremented. Series with known label values begin at 0."""
         counter = Counter(self.name, self.text, tuple(self.labels), registry=registry)
         for values in self.known():
             counter.labels(*values)
         return counter
 
     def family(self, values: Mapping[Any, float]) -> CounterMetricFamily:
-        """The counter, of what is counted elsewhere, by label values in the order of ``labels``."""
+        """Return the counter with externally counted values, by label values in the order of ``labels``."""
         family = CounterMetricFamily(self.name, self.text, labels=tuple(self.labels))
         _fill(family, values, self.known())
         return family
 
     def single(self, value: float) -> CounterMetricFamily:
-        """The counter without labels, of what is counted elsewhere."""
+        """Return the counter with one externally counted value, without labels."""
         return CounterMetricFamily(self.name, self.text, value)
 
 
@@ -106,7 +109,7 @@ class HistogramMetric(Metric, frozen=True):
     buckets: tuple[float, ...] = ()
 
     def register(self, registry: CollectorRegistry) -> Histogram:
-        """A histogram to observe durations with."""
+        """Return a histogram that can observe durations. Series with known label values begin at 0."""
         histogram = Histogram(self.name, self.text, tuple(self.labels), registry=registry, buckets=self.buckets)
         for values in self.known():
             histogram.labels(*values)
@@ -114,7 +117,7 @@ class HistogramMetric(Metric, frozen=True):
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The names of its series in queries."""
+        """Names of its series in queries."""
         return tuple(f"{self.name}_{suffix}" for suffix in ("bucket", "sum", "count"))
 
 
@@ -145,39 +148,39 @@ class Catalogue:
 
     def _add(self, metric: M) -> M:
         if metric.name in self.metrics or not metric.name.startswith("dgym_"):
-            raise ValueError(f"{metric.name} is declared twice, or is no name of dgym's")
+            raise ValueError(f"{metric.name} is declared twice, or its name is not one of dgym's")
         self.metrics[metric.name] = metric
         return metric
 
 
 def omit_creation_times() -> None:
-    """Export no gauge with the creation time of every counter, in this process: it would double the samples."""
+    """Disable the gauges with the creation time of each counter in this process, which would double the samples."""
     disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 def among(value: str, known: Iterable[str]) -> str:
-    """The value of a label: ``value`` if it is known, else ``OTHER``."""
+    """Return ``value`` as a label value if it is in ``known``, else ``OTHER``."""
     return value if value in known else OTHER
 
 
 class NamespaceLabel:
-    """The values of the label ``NAMESPACE`` in this process: the first namespaces that it sees, up to a bound.
+    """The values of the label ``NAMESPACE`` in this process: the first namespaces that are used, up to a limit.
 
-    Each keeps its value until the process ends, as a counter must.
+    The value of a namespace does not change until the process ends, as counters require.
     """
 
     def __init__(self, mode: NamespaceMode = "false") -> None:
         self._most = MOST_NAMESPACES[mode]
         self._metrics: list[tuple[Metric, Counter | Histogram]] = []
         self.values: set[str] = set()
-        """Those in use, without the empty one."""
+        """The values in use, except the empty value."""
 
     def follow(self, metric: Metric, series: Counter | Histogram) -> None:
-        """Let the series of the metric begin at 0 for each further namespace."""
+        """Make the series of the metric begin at 0 for each new namespace."""
         self._metrics.append((metric, series))
 
     def __call__(self, namespace: str) -> str:
-        """The value for a namespace: its name, ``OTHER_NAMESPACES`` or nothing."""
+        """Return the label value of a namespace: its name, ``OTHER_NAMESPACES`` or ""."""
         if not self._most:
             return ""
         if namespace in self.values:
@@ -193,7 +196,7 @@ class NamespaceLabel:
 
 @contextlib.asynccontextmanager
 async def sampling_lag(histogram: Histogram, interval_seconds: float = 1.0) -> AsyncIterator[None]:
-    """Observe how late the event loop calls back, once in an interval."""
+    """Observe the delay of event loop callbacks once per interval, while the context is active."""
     loop = asyncio.get_running_loop()
 
     async def sample() -> None:

@@ -1,12 +1,14 @@
-"""How far a number of episodes is: counts, rate, time left and resolve rate, as every face of dgym shows them."""
+"""Progress of several episodes: counts, rate, remaining time and resolve rate, for all user interfaces of dgym."""
 
 import msgspec
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """The episodes of a run or a set by state, and how fast they finish.
+    """The number of episodes of a run or an EpisodeSet by state, and how fast they finish.
 
-    ``finished_lately`` episodes finished in the last ``seconds``; the rate is theirs, whatever was finished before.
+    Attributes:
+        failed: Episodes that ended without a score because of an infrastructure error.
+        finished_lately: Episodes that finished in the last ``seconds``, from which the rate is computed.
     """
 
     total: int
@@ -19,17 +21,17 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def done(self) -> int:
-        """Episodes with a result, failures included."""
+        """Number of finished episodes, including failed episodes."""
         return self.resolved + self.unresolved + self.failed
 
     @property
     def rate(self) -> float:
-        """Episodes finished in a second; 0 while none has finished."""
+        """Episodes that finish per second; 0 if none has finished."""
         return self.finished_lately / self.seconds if self.finished_lately > 0 and self.seconds > 0 else 0.0
 
     @property
     def left_seconds(self) -> float | None:
-        """Seconds until the rest is done at this rate; None without a rate, and 0 once all are done."""
+        """Seconds until the remaining episodes are done at this rate; None without a rate, 0 if all are done."""
         left = max(0, self.total - self.done)
         if not left:
             return 0.0
@@ -37,7 +39,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def resolve_rate(self) -> float | None:
-        """The share of verdicts that are Resolved; None without a verdict. Failures say nothing about the agent."""
+        """Share of resolved episodes among the scored episodes; None if there are none.
+
+        Failed episodes are not included, because the agent is not responsible for them.
+        """
         verdicts = self.resolved + self.unresolved
         return self.resolved / verdicts if verdicts else None
 

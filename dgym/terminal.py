@@ -1,33 +1,33 @@
-r"""Text of programs, models, files and clusters as a terminal may show it.
+r"""Makes text from programs, models, files and clusters safe for a terminal.
 
-A terminal obeys control characters: they move the cursor, set the clipboard (OSC 52) and rename the window. Characters
-that set the direction of text or that have no width make a line read differently from what it is. Both kinds are
-written out as escapes, ``\x1b`` for ESC; newlines and tabs stay.
+Control characters move the cursor, set the clipboard (OSC 52) and rename the window. Characters that set the direction
+of text or have no width can make a line look different from its contents. Both kinds are replaced by escapes, such as
+``\x1b`` for ESC. Newlines and tabs are kept.
 """
 
 import re
 
 _UNPRINTABLE = re.compile(
-    # Controls (C0 and C1), then what Unicode calls default ignorable: direction, joiners, variation selectors, fillers.
+    # Controls (C0 and C1); Unicode's default ignorable characters: direction, joiners, variation selectors, fillers.
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    # Separators of lines and paragraphs, half surrogate pairs, and tags.
+    # Line and paragraph separators, surrogates, and tags.
     r"\u2028\u2029\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 
 
 def printable(text: str) -> str:
-    """``text`` with every character that drives or deceives a terminal written out; CR LF becomes a newline."""
+    """Return ``text`` with unsafe characters replaced by escapes, and CR LF replaced by a newline."""
     return _UNPRINTABLE.sub(_escape, text.replace("\r\n", "\n"))
 
 
 def printable_line(text: str) -> str:
-    """``text`` in one line: newlines are written out as well, so that the text cannot forge another line."""
+    """Return ``text`` in one line. Newlines are escaped too, so that the text cannot imitate another line."""
     return printable(text).replace("\n", "\\n")
 
 
 def printable_json(text: str) -> str:
-    """A JSON document, indented or not, with the same characters as JSON's escapes: it decodes to the same value."""
+    """Return a JSON document with unsafe characters replaced by JSON escapes. It decodes to the same value."""
     return _UNPRINTABLE.sub(_json_escape, text)
 
 

@@ -1,23 +1,13 @@
 """Agents: they decide the next call of an episode.
 
-The interface is imported at once; the agents that come with dgym when first used.
+The interface is imported with the package. The agents that are part of dgym are imported when they are first used.
 """
 
 from typing import TYPE_CHECKING
 
-from dgym.agents.base import (
-    STANDARD_TOOLS,
-    Action,
-    Agent,
-    AgentContext,
-    BaseAgent,
-    Env,
-    Tools,
-    agent_names,
-    load_agent,
-)
-from dgym.agents.chat import Chat, Exchange, StopEpisode
-from dgym.agents.requests import SentRequest, asking_steps, message_parts, sent_requests
+from dgym.agents._base import STANDARD_TOOLS, Action, AgentContext, BaseAgent, Env, Tools, agent_names, load_agent
+from dgym.agents._chat import Chat, Exchange, StopEpisode
+from dgym.agents._prompt import SentRequest, asking_steps, message_parts, read_exchanges, sent_before, sent_requests
 from dgym.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -27,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = [
     "STANDARD_TOOLS",
     "Action",
-    "Agent",
     "AgentContext",
     "BaseAgent",
     "Chat",
@@ -43,6 +32,8 @@ __all__ = [
     "asking_steps",
     "load_agent",
     "message_parts",
+    "read_exchanges",
+    "sent_before",
     "sent_requests",
 ]
 

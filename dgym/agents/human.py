@@ -1,26 +1,26 @@
-"""A person at the terminal: as an agent that types calls, or in the place of a model that an agent asks."""
+"""A person at the terminal, either as the agent (``HumanAgent``) or as the model of an agent (``HumanModel``)."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from dgym.agents.base import AgentContext, BaseAgent, Env
+from dgym.agents._base import AgentContext, BaseAgent, Env
 from dgym.console import META_COMMANDS, Console, open_console, read_block
 from dgym.env import ObservationDict
 from dgym.errors import PersonLeft
-from dgym.llm import Message, ModelCall, Reply, TokenCounter, ToolDefinition, Usage, Waiting, describe_tools
+from dgym.llm import Message, ModelCall, Reply, TokenCounter, TokenUsage, ToolDefinition, Waiting, describe_tools
 from dgym.wire import EndReason
 
 
 class HumanAgent(BaseAgent):
-    """Reads calls from the terminal, or from a pipe; the end of the input cancels the episode."""
+    """Reads calls from the terminal or from a pipe. The end of the input cancels the episode."""
 
     name = "human"
     interactive = True
     commands: ClassVar[Mapping[str, str]] = META_COMMANDS
 
     async def run(self, env: Env, context: AgentContext) -> EndReason | None:
-        """Show the first observation, then make one call a line until the episode ends."""
+        """Show the first observation, then execute one call per line until the episode ends."""
         observation, info = await env.reset(seed=context.seed)
         tools = {tool["name"]: tool for tool in info["tools"]}
         console = open_console(tools, self.commands)
@@ -46,10 +46,10 @@ class HumanAgent(BaseAgent):
 def _help(
     name: str, tools: Mapping[str, Mapping[str, Any]], instructions: Mapping[str, str], commands: Mapping[str, str]
 ) -> str:
-    """Every tool in a line, or all about one."""
+    """Return the description of the tool ``name``, or a list of all tools with one line each."""
     if name in tools:
         return instructions.get(name) or str(tools[name]["description"])
-    lines = [f"There is no tool {name!r}."] if name else []
+    lines = [f"Unknown tool {name!r}."] if name else []
     for tool, about in sorted(tools.items()):
         first_line, _, _ = str(about["description"]).strip().partition("\n")
         lines.append(f"  {tool:<10} {first_line}")
@@ -78,10 +78,10 @@ _TITLES = {"system": "System", "user": "User", "assistant": "You said", "tool": 
 
 
 class HumanModel:
-    """Implements ``dgym.llm.Model``: a person reads the prompt and answers in the tools' text grammar.
+    """A ``dgym.llm.Model`` whose replies are typed by a person, in the text grammar of the tools.
 
     Args:
-        open_console: Opens the terminal, given the tools by name.
+        open_console: Opens the terminal. Its argument maps tool names to tools.
     """
 
     name = "human"
@@ -103,14 +103,16 @@ class HumanModel:
         tools: Sequence[ToolDefinition],
         *,
         session: str,
-        seed: int | None = None,  # noqa: ARG002 - people have neither seed nor temperature
+        seed: int | None = None,  # noqa: ARG002 - not applicable to a person
         temperature: str | None = None,  # noqa: ARG002
-        waiting: Waiting = lambda _: None,  # noqa: ARG002 - who waits for a person sees them
+        waiting: Waiting = lambda _: None,  # noqa: ARG002 - the person at the terminal sees that input is expected
     ) -> Reply:
-        """Show new messages and read a line as the reply; a line that does not begin with a tool's name is plain text.
+        """Show new messages and read the reply.
+
+        A reply that begins with a tool's name or with ``{`` is a call. Any other reply is plain text.
 
         Raises:
-            PersonLeft: ``quit``, or the end of the input.
+            PersonLeft: The person typed ``quit`` or ``exit``, or the input has ended.
         """
         started = time.monotonic()
         named = {str(tool["name"]): tool for tool in tools}
@@ -126,7 +128,7 @@ class HumanModel:
         return Reply(
             text="" if is_call else text,
             calls=(call,) if is_call else (),
-            usage=Usage(
+            usage=TokenUsage(
                 input_tokens=self.count_tokens(messages, tools),
                 output_tokens=self._counter.count_reply(text),
                 exact=False,
@@ -139,14 +141,13 @@ class HumanModel:
         return self._counter.count(messages, tools)
 
     def release(self, session: str) -> None:
-        """Forget what was shown of the episode."""
+        """Delete the record of the messages that were shown for the episode."""
         self._shown.pop(session, None)
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
     def _show_new(self, console: Console, messages: Sequence[Message], session: str) -> None:
-        """Show only messages that differ from those shown before."""
         before = self._shown.get(session, ())
         for message in messages:
             if message not in before and message.role != "assistant":

@@ -1,10 +1,9 @@
-"""Agents that ask a model: their settings, their loop, and which tools each has.
+"""Agents that use a model: their settings, their loop, and their tools.
 
-The loop appends to one conversation: it asks the model, makes the calls of the reply in order, and asks again. It ends
-when the environment ends the episode, or when ``Chat`` refuses a request (budget, deadline).
+The loop sends the conversation to the model, executes the calls of the reply in order, appends reply and observations,
+and repeats. It ends when the environment ends the episode, or when ``Chat`` raises ``StopEpisode`` (budget, deadline).
 """
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,13 +11,12 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
-from dgym.agents.base import AgentContext, BaseAgent, Env, Tools
-from dgym.agents.chat import Chat, StopEpisode
-from dgym.agents.conversation import Conversation
-from dgym.agents.prompt import InlineTemplate, Prompt, advice, check_template, digest_template
+from dgym.agents._base import AgentContext, BaseAgent, Env, Tools
+from dgym.agents._chat import Chat, Conversation, StopEpisode
+from dgym.agents._prompt import InlineTemplate, Prompt, advice, check_template, digest_template
 from dgym.api import ToolSpec
 from dgym.env import InfoDict
-from dgym.errors import ContextLengthExceeded, ManifestError
+from dgym.errors import ContextLengthExceeded, ManifestError, nearest
 from dgym.llm import Message, ModelCall, Reply, ToolDefinition, describe_tool
 from dgym.wire import EndReason, Step, ToolCall
 
@@ -26,13 +24,18 @@ _SNAKE = re.compile(r"_([a-z0-9])")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """``agent.parameters`` of an agent that asks a model.
+    """``agent.parameters`` of an agent that uses a model.
 
-    ``compaction``: what happens when the next request would exceed the model's context: ``elide`` replaces the oldest
-    observations by stubs, ``stop`` ends the episode. ``eval_on_reset`` and ``eval_on_rewrite`` run the task's tests
-    without a call. ``tree_depth`` levels of the repository are shown. ``max_idle_replies`` replies without a call, one
-    after the other, end the episode. ``system_prompt`` and ``task_prompt`` are templates in place of dgym's own: paths,
-    from the manifest's directory, or ``{inline: TEXT}``.
+    Attributes:
+        compaction: Reaction when the next request would exceed the model's context. ``elide`` replaces the oldest
+            observations by stubs, ``stop`` ends the episode.
+        eval_on_reset: Whether the tests run at the reset.
+        eval_on_rewrite: Whether the tests run after every rewrite.
+        tree_depth: Number of directory levels in the file tree of the prompt. 0: no tree.
+        max_idle_replies: Number of consecutive replies without a call after which the episode ends.
+        system_prompt: Template of the system message: a path relative to the manifest, or ``{inline: TEXT}``.
+            Default: dgym's template.
+        task_prompt: Template of the task message, in the same form.
     """
 
     compaction: Literal["elide", "stop"] = "elide"
@@ -54,32 +57,21 @@ _VALID = {
     "systemPrompt": "a path, or {inline: TEXT}",
     "taskPrompt": "a path, or {inline: TEXT}",
 }
-_REMOVED = {
-    "memorySize": "every step stays in the request",
-    "resetHistoryAfterRewrite": "no step is forgotten",
-}
-"""Parameters that agents had. Their successor is ``compaction``."""
-
 S = TypeVar("S", bound=Settings)
 
 
 def read_settings(kind: type[S], parameters: Mapping[str, Any], *, agent: str) -> S:
-    """``parameters`` as settings; names in snake_case are accepted too.
+    """Convert ``parameters`` to settings. Names may be in camelCase or snake_case.
 
     Raises:
-        ManifestError: A name is unknown, or a value is wrong.
+        ManifestError: A name is unknown, or a value is invalid.
     """
     given = {_SNAKE.sub(lambda match: match[1].upper(), name): value for name, value in parameters.items()}
     known = [field.encode_name for field in msgspec.structs.fields(kind)]
     for name in given:
-        if name in _REMOVED and name not in known:
-            raise ManifestError(
-                f"agent {agent} has no parameter {name!r} any more: {_REMOVED[name]}; remove it, and choose with"
-                " compaction (elide or stop) what happens when the model's context is full"
-            )
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"known are: {', '.join(known)}"
+            guess = nearest(name, known)
+            hint = f"did you mean {guess}?" if guess else f"known are: {', '.join(known)}"
             raise ManifestError(f"agent {agent} has no parameter {name!r}; {hint}")
     try:
         return msgspec.convert(given, kind)
@@ -92,10 +84,10 @@ def read_settings(kind: type[S], parameters: Mapping[str, Any], *, agent: str) -
 
 
 _WINDOW = 128_000
-"""Tokens; assumed for models whose window is not known."""
+"""Assumed context window in tokens, if the model's window is unknown."""
 _TRIES = 8
 _LESS = 0.7
-"""The part of a refused request, or of the limit that the model names, that the next request may have."""
+"""After a refusal, the next limit is this fraction of the refused request or of the limit that the model reported."""
 
 
 class Loop:
@@ -114,11 +106,11 @@ class Loop:
         self._conversation = Conversation((), chat.count)
 
     async def run(self) -> None:
-        """Drive the episode to its end; resumes an episode that an earlier worker began."""
+        """Run the episode until its end. Resumes the episode if steps have been recorded already."""
         info = await self._reset()
-        history = self._env.history()
-        over = bool(history) and history[-1].observation.end_reason is not None
-        reply, made = await self._begin(info, history)
+        trajectory = self._env.trajectory()
+        over = bool(trajectory) and trajectory[-1].observation.end_reason is not None
+        reply, made = await self._begin(info, trajectory)
         while not over:
             if reply is None or made >= max(1, len(reply.calls)):
                 if self._idle >= self._settings.max_idle_replies:
@@ -135,12 +127,16 @@ class Loop:
         _, info = await self._env.reset(seed=self._context.seed, options={"eval": evaluate})
         return info
 
-    async def _begin(self, info: InfoDict, history: Sequence[Step]) -> tuple[Reply | None, int]:
-        """Set up the conversation; returns the reply whose calls are being made, and how many have been."""
-        said, at = self._context.said, 1
+    async def _begin(self, info: InfoDict, trajectory: Sequence[Step]) -> tuple[Reply | None, int]:
+        """Set up the conversation from the recorded steps, if there are any.
+
+        Returns:
+            The last reply, and how many of its calls have been executed.
+        """
+        earlier_replies, at = self._context.earlier_replies, 1
         messages = None
-        for seq in sorted((seq for seq in said if 0 < seq <= len(history)), reverse=True):
-            if (messages := self._chat.request(said[seq])) is not None:
+        for seq in sorted((seq for seq in earlier_replies if 0 < seq <= len(trajectory)), reverse=True):
+            if (messages := self._chat.request(earlier_replies[seq])) is not None:
                 at = seq
                 break
         self._offer([{"name": name} for name in self._chat.last_tools] if messages is not None else [])
@@ -148,31 +144,38 @@ class Loop:
         if messages is None:
             messages, new = await self._head(info), []
         self._conversation = Conversation(messages, self._chat.count)
-        return self._restore(history[at:], new)
+        return self._restore(trajectory[at:], new)
 
     def _restore(self, steps: Sequence[Step], new: Sequence[ToolDefinition]) -> tuple[Reply | None, int]:
-        """Append what an earlier worker's agent did after the last known request."""
-        self._idle = self._idle_before(steps[0].seq if steps else len(self._env.history()))
+        """Append the recorded replies and observations since the last request whose messages are known.
+
+        Returns:
+            The last reply, and how many of its calls have been executed.
+        """
+        self._idle = self._idle_before(steps[0].seq if steps else len(self._env.trajectory()))
         reply: Reply | None = None
         made = 0
         for step in steps:
             assert step.call is not None
-            if step.seq in self._context.said or reply is None or made >= max(1, len(reply.calls)):
-                reply, made = self._context.said.get(step.seq) or _reply_of(step.seq, step.call), 0
+            if step.seq in self._context.earlier_replies or reply is None or made >= max(1, len(reply.calls)):
+                reply, made = self._context.earlier_replies.get(step.seq) or _reply_of(step.seq, step.call), 0
                 self._add_reply(reply)
             self._add_observation(reply, made, step.observation.text, new if step is steps[-1] else ())
             made += 1
         return reply, made
 
     def _idle_before(self, seq: int) -> int:
-        """How many replies before this step had no call, one after the other."""
+        """Return the number of consecutive replies without a call before this step."""
         idle = 0
-        while (reply := self._context.said.get(seq - 1 - idle)) is not None and not reply.calls:
+        while (reply := self._context.earlier_replies.get(seq - 1 - idle)) is not None and not reply.calls:
             idle += 1
         return idle
 
     def _offer(self, tools: Sequence[ToolDefinition] | None) -> list[ToolDefinition]:
-        """Set the tools to those of the environment, known ones first; returns the new ones."""
+        """Replace the tools by ``tools`` and return the new ones.
+
+        Tools that were offered before keep their place, so that the provider's prefix cache stays valid.
+        """
         if tools is None:
             return []
         given = {str(tool["name"]): tool for tool in tools}
@@ -194,10 +197,10 @@ class Loop:
         self._conversation.add_observation(reply, made, text, window=self._limit or _WINDOW)
 
     async def _ask(self, info: InfoDict) -> Reply:
-        """The model's reply, after room was made for the request where the context is full.
+        """Return the model's reply. If the request is too long, compact the conversation first.
 
         Raises:
-            ContextLengthExceeded: There is nothing left to remove, or ``compaction`` is ``stop``.
+            ContextLengthExceeded: Nothing is left to remove, or ``compaction`` is ``stop``.
         """
         for _ in range(_TRIES):
             counted = self._chat.count(self._conversation.messages, self._tools)
@@ -207,7 +210,7 @@ class Loop:
                 return await self._chat.ask(self._conversation.messages, self._tools)
             except ContextLengthExceeded as error:
                 counted = self._chat.count(self._conversation.messages, self._tools)
-                # The model counts differently, so its limit alone might lead to the same request again.
+                # Our count may differ from the model's. With the model's limit alone, the same request might be sent.
                 self._limit = int(min(counted, error.limit or counted) * _LESS)
                 if not await self._make_room(info):
                     raise
@@ -215,7 +218,7 @@ class Loop:
         return await self._chat.ask(self._conversation.messages, self._tools)
 
     async def _make_room(self, info: InfoDict) -> bool:
-        """Compact the conversation; False if that changed nothing."""
+        """Compact the conversation. Returns False if nothing was changed."""
         assert self._limit is not None
         if self._settings.compaction == "stop":
             raise ContextLengthExceeded("the next request would exceed the model's context, and compaction is stop")
@@ -243,7 +246,7 @@ class Loop:
         )
 
     def _action(self, reply: Reply, number: int) -> ToolCall | dict[str, object] | str:
-        """The argument of ``env.step``: a call of the reply, or the reply's mistake, which becomes an observation."""
+        """Return the argument of ``env.step``: a call of the reply, or a mistake whose text becomes the observation."""
         if not reply.calls:
             return ToolCall.mistake(idle_message(reply, [str(tool["name"]) for tool in self._tools]))
         call = reply.calls[number]
@@ -253,13 +256,13 @@ class Loop:
 
 
 def _reply_of(seq: int, call: ToolCall) -> Reply:
-    """A reply that leads to ``call``, where the model's own is not known."""
+    """Return a substitute for the reply that led to ``call``, if the reply was not recorded."""
     made = ModelCall(id=f"step-{seq}", tool=call.tool, arguments=call.arguments)
     return Reply(calls=(made,) if call.tool else ())
 
 
 def idle_message(reply: Reply, tools: Sequence[str]) -> str:
-    """What the model reads after a reply without a call, by the cause."""
+    """Return the observation after a reply without a call. Its text depends on the cause."""
     if reply.refusal:
         cause = "Your reply refused to go on. The task is to repair a bug in the repository of this sandbox."
     elif reply.finish_reason == "length":
@@ -278,7 +281,7 @@ DEBUGGING_TOOLS = ("pdb", "view", "rewrite", "eval", "listdir", "grep", "bash", 
 
 
 class ModelAgent(BaseAgent):
-    """Runs the loop. Subclasses choose tools, settings, and through ``tool_options`` the tools' options."""
+    """Base class of agents that use a model. Subclasses set their tools and settings, and override ``tool_options``."""
 
     default_tools: ClassVar[tuple[str, ...]] = DEBUGGING_TOOLS
     uses_model = True
@@ -286,32 +289,32 @@ class ModelAgent(BaseAgent):
 
     @classmethod
     def arrange_tools(cls, tools: Tools, parameters: Mapping[str, Any]) -> Tools:
-        """The tools with this agent's options; options of the manifest take precedence."""
+        """Add the options of ``tool_options`` to the tools. Options in the manifest take precedence."""
         options = cls.tool_options(cls.settings(parameters))
         return tuple(_with_options(tool, options) for tool in tools)
 
     @classmethod
     def check_files(cls, parameters: Mapping[str, Any], base: Path | None) -> None:
-        """Read the prompt templates."""
+        """Check the prompt templates."""
         settings = cls.settings(parameters)
         check_template(settings.system_prompt, base, "system")
         check_template(settings.task_prompt, base, "task")
 
     @classmethod
     def prompt_digests(cls, parameters: Mapping[str, Any], base: Path | None) -> dict[str, str]:
-        """The digests of both templates."""
+        """Return the digests of the templates ``system`` and ``task``."""
         settings = cls.settings(parameters)
         given = {"system": settings.system_prompt, "task": settings.task_prompt}
         return {name: digest_template(template, base, name) for name, template in given.items()}
 
     @classmethod
     def settings(cls, parameters: Mapping[str, Any]) -> Settings:
-        """The parameters, checked."""
+        """Convert ``parameters`` to the agent's settings. Raises ManifestError if they are invalid."""
         return read_settings(cls.settings_type, parameters, agent=cls.name)
 
     @classmethod
     def tool_options(cls, settings: Settings) -> dict[str, dict[str, Any]]:
-        """Options by the tool's name."""
+        """Return the agent's options for its tools, by tool name."""
         return {"eval": {"onRewrite": True}} if settings.eval_on_rewrite else {}
 
     async def run(self, env: Env, context: AgentContext) -> EndReason | None:
@@ -330,32 +333,36 @@ def _with_options(tool: str | ToolSpec, options: Mapping[str, dict[str, Any]]) -
 
 
 class DebugAgent(ModelAgent):
-    """Looks around, watches the program in pdb, rewrites and evaluates."""
+    """An agent with all tools, including ``pdb``."""
 
     name = "debug_agent"
 
 
 class LateDebuggerSettings(Settings, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """``rewrites_before_pdb``: the number of successful rewrites after which ``pdb`` is offered."""
+    """``agent.parameters`` of the debug-5 agent.
+
+    Attributes:
+        rewrites_before_pdb: Number of successful rewrites after which ``pdb`` is offered.
+    """
 
     rewrites_before_pdb: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 5
 
 
 class Debug5Agent(ModelAgent):
-    """Works like the rewrite agent until its fifth rewrite, and like the debug agent from then on."""
+    """An agent with all tools, which gets ``pdb`` only after its fifth successful rewrite."""
 
     name = "debug_5_agent"
     settings_type = LateDebuggerSettings
 
     @classmethod
     def tool_options(cls, settings: Settings) -> dict[str, dict[str, Any]]:
-        """``pdb`` is offered after enough rewrites; the session enforces it."""
+        """Delay ``pdb`` with its option ``afterRewrites``, which the session enforces."""
         assert isinstance(settings, LateDebuggerSettings)
         return {**super().tool_options(settings), "pdb": {"afterRewrites": settings.rewrites_before_pdb}}
 
 
 class RewriteAgent(ModelAgent):
-    """Reads, rewrites and evaluates; it has no ``pdb``, even if the manifest names it."""
+    """An agent with all tools except ``pdb``, even if the manifest lists it."""
 
     name = "rewrite_agent"
     default_tools = tuple(tool for tool in DEBUGGING_TOOLS if tool != "pdb")
@@ -363,7 +370,7 @@ class RewriteAgent(ModelAgent):
 
 
 class BashAgent(ModelAgent):
-    """Has a shell and nothing else: the baseline that others are compared with."""
+    """An agent with only a shell. It is the baseline for comparisons."""
 
     name = "bash_agent"
     default_tools = ("bash", "submit")

@@ -1,11 +1,11 @@
-"""Makes the calls of a recorded trajectory or a written walkthrough, one after the other."""
+"""Executes the calls of a recorded trajectory or of a walkthrough, in order."""
 
 from importlib import resources
 from typing import Any
 
 import msgspec
 
-from dgym.agents.base import AgentContext, BaseAgent, Env, find_file
+from dgym.agents._base import AgentContext, BaseAgent, Env, find_file
 from dgym.decoding import DECODE_ERRORS
 from dgym.errors import ManifestError
 from dgym.wire import EndReason, ToolCall
@@ -17,15 +17,18 @@ _PARAMETER = "agent.parameters.trajectory"
 
 
 class ReplayAgent(BaseAgent):
-    """``agent.parameters.trajectory`` names the calls: JSON lines, a file, or ``package:NAME`` for shipped ones."""
+    """Replays the calls in ``agent.parameters.trajectory``.
+
+    The parameter is the JSON lines themselves, the path of a file, or ``package:NAME`` for a walkthrough in a package.
+    """
 
     name = "replay"
 
     async def run(self, env: Env, context: AgentContext) -> EndReason | None:
-        """Reset, then make every call until the episode ends; a resumed episode continues behind its recorded steps."""
+        """Reset, then execute the calls. A resumed episode continues after its recorded steps."""
         calls = read_calls(context)
         await env.reset(seed=context.seed)
-        made = env.history()
+        made = env.trajectory()
         if made and made[-1].observation.end_reason is not None:
             return None
         for call in calls[max(0, len(made) - 1) :]:
@@ -36,10 +39,10 @@ class ReplayAgent(BaseAgent):
 
 
 def read_calls(context: AgentContext) -> list[ToolCall]:
-    """The calls that the parameters name.
+    """Return the calls of the parameter ``trajectory``.
 
     Raises:
-        ManifestError: The parameter is missing, or names nothing that can be read.
+        ManifestError: The parameter is missing, or the calls cannot be read.
     """
     reference = context.parameters.get("trajectory")
     if not isinstance(reference, str) or not reference.strip():
@@ -51,7 +54,7 @@ def read_calls(context: AgentContext) -> list[ToolCall]:
     if reference.startswith(_PACKAGE):
         package = reference.removeprefix(_PACKAGE)
         if context.base is None and not package.startswith(_SHIPPED):
-            # Looking into a package imports it; the manifest's author must not choose what this process runs.
+            # Reading a file of a package imports the package. The manifest must not select code for this process.
             raise ManifestError(f"{_PARAMETER}: in a cluster package:NAME is one of {_SHIPPED}*, not {package[:200]!r}")
         return _from_package(package, context.task_name)
     path = find_file(reference, context.base)
@@ -62,12 +65,13 @@ def read_calls(context: AgentContext) -> list[ToolCall]:
 
 
 def parse_calls(text: str, *, source: str) -> list[ToolCall]:
-    """The calls of a trajectory (steps with a ``call``) or of a walkthrough (one ``{"tool", "arguments"}`` a line).
+    """Return the calls of a trajectory or of a walkthrough.
 
-    A last line cut short by a killed process is left out.
+    A line of a trajectory is a step with a ``call``. A line of a walkthrough is ``{"tool": NAME, "arguments": {...}}``.
+    An invalid last line is skipped, because a killed process may have left it incomplete.
 
     Raises:
-        ManifestError: A line is neither; the message gives its number.
+        ManifestError: Another line is invalid. The message contains its number.
     """
     lines = text.split("\n")
     calls = []
@@ -96,11 +100,11 @@ def _parse_line(value: Any) -> ToolCall | None:
 
 
 def _from_package(package: str, task: str) -> list[ToolCall]:
-    """The walkthrough beside a bundled task, found by the task's name."""
+    """Return the calls of the walkthrough in the directory of a bundled task."""
     try:
         folder = resources.files(package)
     except (ImportError, TypeError, ValueError) as error:
-        raise ManifestError(f"{_PARAMETER}: there is no package {package}: {error}") from None
+        raise ManifestError(f"{_PARAMETER}: the package {package} cannot be imported: {error}") from None
     for name in dict.fromkeys((task, task.replace("-", "_"))):
         file = folder / name / _WALKTHROUGH
         if file.is_file():

@@ -1,6 +1,6 @@
-"""Checks a task: its gold patch makes the tests pass, and the debugger reaches its program.
+"""Checks a task: the gold patch must make the tests pass, and the debugger should work on its program.
 
-The verdict is about the gold patch alone; a failure of the debugger becomes a note in the result.
+Only the gold patch determines the outcome. A failure of the debugger is recorded as a note in the result.
 """
 
 import re
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from dgym.agents.base import Action, AgentContext, BaseAgent, Env
+from dgym.agents._base import Action, AgentContext, BaseAgent, Env
 from dgym.env import InfoDict, ObservationDict, observation_view
 from dgym.errors import ManifestError, SetupFailed
 from dgym.wire import EndReason, Observation, Step, ToolCall
@@ -18,7 +18,7 @@ _TRIES = 5
 
 
 class SolutionAgent(BaseAgent):
-    """Sets a breakpoint where the solution will change the code, applies the solution, evaluates and submits."""
+    """Sets a breakpoint in the code that the solution changes, applies the solution, evaluates and submits."""
 
     name = "solution"
     default_tools = ("pdb", "eval", "submit")
@@ -49,7 +49,7 @@ class _Ended(Exception):
 
 
 async def _check_debugger(env: Env, context: AgentContext) -> str | None:
-    """Set a breakpoint and let the program run; returns what failed, if anything."""
+    """Set a breakpoint and run the program. Returns a description of the failure, or None."""
     try:
         where, refused = await _set_breakpoint(env, context)
         if refused is not None:
@@ -67,10 +67,11 @@ async def _check_debugger(env: Env, context: AgentContext) -> str | None:
 
 
 async def _set_breakpoint(env: Env, context: AgentContext) -> tuple[str | None, str | None]:
-    """Set a breakpoint at the first line that the solution changes and the debugger accepts.
+    """Set a breakpoint at the first changed line of the solution that the debugger accepts.
 
-    Returns ``(line, None)``, or ``(None, refusal)`` with the last refusal; both are None for a solution that changes no
-    Python file.
+    Returns:
+        ``(line, None)``, or ``(None, message)`` with the message of the last refusal. ``(None, None)`` if the solution
+        does not change a Python file.
     """
     refused: str | None = None
     for where in islice(changed_lines(context.solution or ""), _TRIES):
@@ -89,7 +90,10 @@ async def _pdb(env: Env, command: str) -> ObservationDict:
 
 
 def changed_lines(patch: str) -> Iterator[str]:
-    """``path:line`` of code lines a patch touches in existing Python files, removed lines before context."""
+    """Yield ``path:line`` for the lines of a patch in existing Python files: first removed lines, then context lines.
+
+    Comments, docstrings and closing brackets are skipped, because a breakpoint cannot be set there.
+    """
     removed: list[str] = []
     context: list[str] = []
     path, line = "", 0
@@ -112,9 +116,10 @@ Answer = tuple[ObservationDict, float, bool, bool, InfoDict]
 
 
 class ResumedEnv:
-    """Replays the recorded observations of an episode until the agent makes a different call than the recorded one.
+    """An environment for agents that always make the same calls, so that a resumed episode does not repeat them.
 
-    That call and all later ones are executed.
+    As long as the agent's calls equal the recorded ones, their recorded observations are returned. The first different
+    call and all later ones are executed.
     """
 
     def __init__(self, env: Env) -> None:
@@ -125,13 +130,13 @@ class ResumedEnv:
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[ObservationDict, InfoDict]:
-        """Start the session, or resume it: then the first recorded observation is returned."""
+        """Start or resume the session. If it is resumed, return the first recorded observation."""
         last, self._info = await self._env.reset(seed=seed, options=options)
-        first, *self._recorded = self._env.history()
+        first, *self._recorded = self._env.trajectory()
         return (observation_view(first.observation) if self._recorded else last), self._info
 
     async def step(self, action: Action) -> Answer:
-        """Make one call, or return its recorded observation."""
+        """Execute one call, or return its recorded observation."""
         if self._recorded and _is_same(action, self._recorded[0].call):
             observation = self._recorded.pop(0).observation
             ended = observation.end_reason
@@ -141,19 +146,19 @@ class ResumedEnv:
         return await self._env.step(action)
 
     async def peek(self, action: Action) -> ObservationDict:
-        """The answer of ``view`` or ``listdir`` without a step."""
+        """See ``Env.peek``."""
         return await self._env.peek(action)
 
     async def patch(self) -> str:
-        """The changes so far."""
+        """See ``Env.patch``."""
         return await self._env.patch()
 
-    def history(self) -> list[Step]:
-        """Every step so far."""
-        return self._env.history()
+    def trajectory(self) -> list[Step]:
+        """See ``Env.trajectory``."""
+        return self._env.trajectory()
 
     async def apply_solution(self) -> Observation:
-        """Apply the gold patch; repeated requests apply it once."""
+        """Apply the gold patch. Repeated calls apply it only once."""
         return await self._env.apply_solution()
 
 

@@ -1,29 +1,35 @@
-"""The nouns: DebugTask, Episode, EpisodeSet and SandboxPool, and how they are read from manifests.
+"""The custom resources DebugTask, Episode, EpisodeSet and SandboxPool, and functions that read and check manifests.
 
-The structs are imported at once; loading, checking and planning when first used.
+The structs are imported immediately. The modules for loading, checking and planning are imported when first used.
 """
 
 from typing import TYPE_CHECKING
 
-from dgym.api.episode import (
+from dgym.api._episode import (
     DEFAULT_STEPS,
-    AgentAssignment,
+    TREATMENTS,
+    AgentPodAssignment,
     AgentSpec,
     AttemptEnding,
+    ConditionType,
+    EndCause,
     Episode,
-    EpisodeOutcome,
     EpisodeSpec,
+    EpisodeState,
     EpisodeStatus,
     PodOverrides,
     PodRef,
     PoisonedStep,
+    ProgressReason,
     ReplaySource,
+    ResolvedReason,
     Stages,
     TaskRef,
     Toleration,
     ToolSpec,
+    Treatment,
 )
-from dgym.api.episodeset import (
+from dgym.api._episodeset import (
     MOST_ARMS,
     AgentOverrides,
     Arm,
@@ -36,7 +42,7 @@ from dgym.api.episodeset import (
     LabelSelector,
     SetPool,
 )
-from dgym.api.fields import (
+from dgym.api._fields import (
     API_VERSION,
     ARM_LABEL,
     ATTEMPT_LABEL,
@@ -65,17 +71,8 @@ from dgym.api.fields import (
     OwnerReference,
     parse_quantity,
 )
-from dgym.api.reasons import (
-    TREATMENTS,
-    ConditionType,
-    EndCause,
-    EpisodeState,
-    ProgressReason,
-    ResolvedReason,
-    Treatment,
-)
-from dgym.api.sandboxpool import SandboxPool, SandboxPoolSpec, SandboxPoolStatus
-from dgym.api.task import (
+from dgym.api._sandboxpool import SandboxPool, SandboxPoolSpec, SandboxPoolStatus
+from dgym.api._task import (
     DEFAULT_ENTRYPOINT,
     ArchiveSource,
     ConfigMapSource,
@@ -92,15 +89,13 @@ from dgym.api.task import (
     Scoring,
     SourceSpec,
     split_hashes,
-    without_hashes,
 )
 from dgym.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dgym.api.crd import custom_resource_definitions
-    from dgym.api.loading import KINDS, Loaded, Resource, load, load_documents, loads
-    from dgym.api.overrides import apply_overrides
-    from dgym.api.planning import (
+    from dgym.api._crd import custom_resource_definitions
+    from dgym.api._loading import KINDS, Loaded, Resource, apply_overrides, load, load_documents, loads
+    from dgym.api._planning import (
         PlannedEpisode,
         child_name,
         digest,
@@ -113,8 +108,7 @@ if TYPE_CHECKING:
         place_of,
         with_cost_limit,
     )
-    from dgym.api.rules import check_rules
-    from dgym.api.schema import known_paths, struct_type
+    from dgym.api._validation import check_rules, known_paths, struct_type
 
 __all__ = [
     "API_VERSION",
@@ -145,8 +139,8 @@ __all__ = [
     "TASK_UID_LABEL",
     "TEMPLATE_HASH_ANNOTATION",
     "TREATMENTS",
-    "AgentAssignment",
     "AgentOverrides",
+    "AgentPodAssignment",
     "AgentSpec",
     "ArchiveSource",
     "Arm",
@@ -161,7 +155,6 @@ __all__ = [
     "EnvVar",
     "Environment",
     "Episode",
-    "EpisodeOutcome",
     "EpisodeSet",
     "EpisodeSetSpec",
     "EpisodeSetStatus",
@@ -219,21 +212,26 @@ __all__ = [
     "split_hashes",
     "struct_type",
     "with_cost_limit",
-    "without_hashes",
 ]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "dgym.api.crd": ("custom_resource_definitions",),
-        "dgym.api.loading": ("KINDS", "Loaded", "Resource", "load", "load_documents", "loads"),
-        "dgym.api.overrides": ("apply_overrides",),
-        "dgym.api.planning": (
-            *("PlannedEpisode", "child_name", "digest", "driver_secret_name"),
-            *("episodes_of", "expand", "find_task", "in_order_of_use", "label_value", "place_of"),
+        "dgym.api._crd": ("custom_resource_definitions",),
+        "dgym.api._loading": ("KINDS", "Loaded", "Resource", "apply_overrides", "load", "load_documents", "loads"),
+        "dgym.api._planning": (
+            "PlannedEpisode",
+            "child_name",
+            "digest",
+            "driver_secret_name",
+            "episodes_of",
+            "expand",
+            "find_task",
+            "in_order_of_use",
+            "label_value",
+            "place_of",
             "with_cost_limit",
         ),
-        "dgym.api.rules": ("check_rules",),
-        "dgym.api.schema": ("known_paths", "struct_type"),
+        "dgym.api._validation": ("check_rules", "known_paths", "struct_type"),
     },
 )

@@ -1,8 +1,8 @@
-"""The command ``dgym``: options and help of its commands, and their implementations, imported when a command runs."""
+"""The command ``dgym``. The module of each command is imported only when the command runs."""
 
 
 def main() -> None:
-    """Entry point; where dependencies of the command line are missing, its message names the extra to install."""
+    """Run the command line. If click is not installed, print which extra to install and exit with status 2."""
     try:
         from dgym.cli.app import cli
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""``dgym agent``: the first request that an agent sends to its model."""
+"""``dgym agent``: show the first request that an agent sends to its model."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -7,15 +7,12 @@ import click
 
 from dgym.cli.options import (
     Inputs,
-    check_python,
     complete_agents,
     complete_overrides,
     complete_paths,
-    engine_option,
     llm_config_option,
     output_option,
-    python_option,
-    sandbox_option,
+    takes_opening,
 )
 from dgym.cli.output import echo, echo_document
 from dgym.errors import ManifestError
@@ -24,10 +21,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dgym.api import Loaded
+    from dgym.env import Opening
     from dgym.episodes import Job
 
 _STAND_IN = "MODEL"
-"""The name of the model where none is given."""
+"""The model name in the request if neither ``-p agent.model`` nor the manifest sets a model."""
 
 
 @click.group("agent", no_args_is_help=True)
@@ -51,26 +49,22 @@ def agent_command() -> None:
     shell_complete=complete_overrides,
     help="Change a field of the episode's spec, such as agent.model=gpt-4.1.",
 )
-@sandbox_option
-@engine_option
-@python_option
+@takes_opening("sandbox", "engine", "python")
 @llm_config_option
 @output_option
 def show(
     name: str,
     task: str | None,
     assignments: tuple[str, ...],
-    sandbox: str,
-    engine: str,
-    python: str | None,
+    opening: "Opening",
     llm_config: str | None,
     output: str,
 ) -> None:
     """Print the first request that the agent NAME sends: system message, user message and tools.
 
-    The task's sandbox is started and its tests run as at the start of an episode. Nothing is sent to the model, and no
-    result is stored. Without -p agent.model=NAME, a model without settings stands in. --output json prints the body of
-    the request as it would be sent.
+    The task's sandbox is started and its tests run as at the start of an episode. Nothing is sent to the model, and
+    results are not stored. Without -p agent.model=NAME, the request is that of a model without settings. --output json
+    prints the body of the request as it would be sent.
     """
     import asyncio
     from pathlib import Path
@@ -81,7 +75,7 @@ def show(
 
     if not load_agent(name).uses_model:
         raise click.UsageError(f"agent {name} does not use a model, so it does not send a request")
-    options = RunOptions(sandbox=sandbox, engine=engine, python=check_python(python), llm_config=llm_config)
+    options = RunOptions(opening=opening, llm_config=llm_config)
     with TemporaryDirectory(prefix="dgym-show-") as directory:
         job = _first_job(name, task, assignments, options, Path(directory) / "llm.json")
         body = asyncio.run(first_request(job)).decode()
@@ -110,7 +104,7 @@ def _first_job(name: str, task: str | None, assignments: tuple[str, ...], option
     if not jobs:
         raise ManifestError(f"--task {task}: it has no episode to run")
     job = jobs[0]
-    if job.agent.model is not None and load_models(job.llm_config).is_interactive(job.agent.model):
+    if job.agent.model is not None and load_models(job.options.llm_config).is_interactive(job.agent.model):
         raise click.UsageError("the model human does not get requests; name a model of the configuration")
     if len(jobs) > 1:
         echo(f"{job.episode}, the first of {len(jobs)} episodes:", err=True)
@@ -121,14 +115,14 @@ def _load(task: str | None) -> "list[Loaded]":
     from pathlib import Path
 
     from dgym.api import DebugTask, Loaded
-    from dgym.benchmarks import bundled, load_bundled
+    from dgym.benchmarks import bundled_tasks
     from dgym.cli.manifests import PREFIX, read_manifests
     from dgym.episodes import episodes_for
 
     if task is not None and Path(task).exists():
         loaded = read_manifests(Inputs(manifests=(task,)))
     else:
-        known = [Loaded(one, f"{PREFIX}{name}", 1) for name in bundled() for one in load_bundled(name)]
+        known = [Loaded(one, PREFIX, 1) for one in bundled_tasks()]
         loaded = [item for item in known if task in (None, item.resource.metadata.name)][:1]
         if not loaded:
             names = ", ".join(item.resource.metadata.name for item in known)
@@ -139,7 +133,7 @@ def _load(task: str | None) -> "list[Loaded]":
 
 
 def _print(body: dict[str, Any]) -> None:
-    """Print the request for people: messages as text, tools and the other fields as JSON."""
+    """Print the request in readable form: messages as text, parameters of tools and other fields as JSON."""
     for message in body.pop("input" if "input" in body else "messages", []):
         content = message.get("content")
         text = "".join(part.get("text", "") for part in content) if isinstance(content, list) else content

@@ -1,76 +1,95 @@
-"""``dgym check`` and ``dgym validate``: faults of tasks and manifests, found with and without running them."""
+"""``dgym check``: run tasks to find their problems."""
 
 import asyncio
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import click
-import msgspec
 
-from dgym.agents import load_agent
 from dgym.api import (
-    AgentSpec,
     DebugTask,
-    DebugTaskSpec,
     Episode,
-    EpisodeSet,
-    EpisodeSetSpec,
-    EpisodeSpec,
     Loaded,
-    ToolSpec,
     find_task,
 )
-from dgym.cli.manifests import load_bundle, place_of, read_manifests
-from dgym.cli.options import Inputs
+from dgym.cli.manifests import load_bundle, read_manifests
+from dgym.cli.options import (
+    Inputs,
+    output_option,
+    takes_inputs,
+    takes_opening,
+)
 from dgym.cli.output import FAILED, echo, echo_json, write_text
-from dgym.documents import dump, read_yaml
+from dgym.cli.proposal import with_environments
+from dgym.documents import dump, end_of_field, indent_of, read_yaml
 from dgym.env import Opening, check_task
-from dgym.episodes import effective_tools
-from dgym.errors import FieldPath, ManifestError, PatchError, PluginError, Problem, describe, error_of, show
+from dgym.errors import FieldPath, ManifestError
 from dgym.sandbox.local import find_version
-from dgym.session.verification import Assessment
-from dgym.tools import load_tool, load_tools
-from dgym.workspace.patches import parse_patch
+from dgym.session.scoring import Assessment
 
 _LISTED = 20
-"""Names of tests printed at most."""
+"""Maximum number of test names that are printed."""
 
 
-def check_and_show(
-    tasks: Sequence[DebugTask],
-    *,
-    sandbox: str = "auto",
-    engine: str = "auto",
-    python: str | None = None,
-    build_requirements: bool = False,
-    repeats: int = 2,
-    yes: bool = False,
-    output: str = "table",
-    write_to: Sequence[Loaded] = (),
+@click.command("check")
+@takes_inputs("manifests", "folders", "bundled", "entrypoint", "local_paths")
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 100),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Number of runs without and with the solution. Tests whose outcome differs between equal runs are flaky.",
+)
+@takes_opening()
+@click.option("--write", is_flag=True, help="Write failToPass and passToPass into the manifests.")
+@click.option("--yes", is_flag=True, help="Install a missing Python with uv without asking.")
+@output_option
+def check_command(
+    inputs: Inputs,
+    repeat: int,
+    write: bool,
+    yes: bool,
+    opening: Opening,
+    output: str,
 ) -> None:
-    """Check the tasks one by one and print the assessments; exit with 1 where a task has problems.
+    """Run tasks with and without their solution, and list their problems.
 
-    ``write_to`` are the manifests into which ``failToPass`` and ``passToPass`` are written.
+    Problems are: tasks that pass already, tests that lack a module, plugin, program or extension, test ids that do not
+    exist, flaky tests, and solutions that do not resolve their task. Tests that need a network, a database or a display
+    do not count. Short lists of failToPass and passToPass are printed as YAML. A MANIFEST that is a directory is a
+    repository. It gets the environment that dgym init proposes, and --entrypoint runs its tests.
+
+    Exit status: 0 no problems, 1 a task has problems, 2 usage or manifest, 130 Ctrl-C.
     """
-    assessments = check_all(tasks, _opening(sandbox, engine, python, build_requirements), repeats, yes=yes)
+    loaded = read_manifests(inputs)
+    if opening.sandbox != "container":  # dgym installs nothing in a container.
+        loaded = with_environments(loaded, inputs.entrypoint, opening.python)
+    tasks = tasks_of([*loaded, *(load_bundle(inputs.bundled) if inputs.bundled else ())])
+    if not tasks:
+        raise ManifestError(
+            "nothing to check: the manifests contain neither a DebugTask nor an Episode with an inline task"
+        )
+    assessments = check_all(tasks, opening, repeat, yes=yes)
     if output == "json":
         echo_json(assessments)
     else:
-        show_assessments(assessments, lists=not write_to)
-    for loaded in write_to:
-        _write_lists(loaded, assessments)
+        show_assessments(assessments, lists=not write)
+    if write:
+        for item in loaded:
+            if tasks_of([item]) and Path(item.file).is_file():
+                _write_lists(item, assessments)
     if any(assessment.problems for assessment in assessments):
         sys.exit(FAILED)
 
 
 def check_all(tasks: Sequence[DebugTask], opening: Opening, repeats: int, *, yes: bool) -> list[Assessment]:
-    """The assessments of the tasks, one after the other; ``yes`` agrees to the installation of a missing Python."""
-    if opening.python is None and opening.sandbox != "container":
+    """Check the tasks one after the other. ``yes`` installs a missing Python without a question."""
+    if opening.installs:
         offer_pythons(tasks, yes=yes)
 
     def progress(text: str) -> None:
@@ -83,15 +102,16 @@ def check_all(tasks: Sequence[DebugTask], opening: Opening, repeats: int, *, yes
 
 
 def offer_pythons(tasks: Iterable[DebugTask], *, yes: bool = False) -> None:
-    """Install the Pythons of tasks that this machine lacks, if uv is there and the user agrees or ``yes`` is given.
+    """Install missing Pythons of tasks with uv, if the user agrees or ``yes`` is True.
 
-    Without a terminal, uv or consent nothing happens: the sandbox reports what was looked for and how to install it.
+    Nothing happens if uv is missing, or if there is neither ``yes`` nor a terminal. The sandbox then reports the
+    missing Python and how to install it.
     """
     for version in dict.fromkeys(task.spec.declared_environment().python for task in tasks if task.spec.image is None):
         if version is not None and not _is_found(version) and (uv := shutil.which("uv")) is not None:
-            question = f"There is no Python {version} on this machine. Run 'uv python install {version}'?"
+            question = f"Python {version} was not found on this machine. Run 'uv python install {version}'?"
             if yes or (sys.stdin.isatty() and click.confirm(question, default=True, err=True)):
-                # Its status does not matter: the interpreter is looked for again.
+                # The status is ignored, because the sandbox looks for the interpreter again.
                 command = [uv, "python", "install", version]
                 subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
 
@@ -104,11 +124,11 @@ def _is_found(version: str) -> bool:
 
 
 def show_assessments(assessments: Sequence[Assessment], *, lists: bool = True) -> None:
-    """Print each assessment; with ``lists`` also the tests that count, where these are few."""
+    """Print each assessment. With ``lists``, also print the tests that count, if there are at most 20."""
     for assessment in assessments:
         number = len(assessment.problems)
-        verdict = "fine" if not number else "1 problem" if number == 1 else f"{number} problems"
-        echo(f"{assessment.task}: {verdict}")
+        summary = "fine" if not number else "1 problem" if number == 1 else f"{number} problems"
+        echo(f"{assessment.task}: {summary}")
         for kind, texts in (("problem", assessment.problems), ("note", assessment.notes)):
             for text in texts:
                 echo(f"  {kind}: {text}".replace("\n", "\n    "))
@@ -123,14 +143,13 @@ def show_assessments(assessments: Sequence[Assessment], *, lists: bool = True) -
 
 
 def _counted(assessment: Assessment) -> str:
-    """How many tests are in which list."""
     lacking = {test for lack in assessment.lacks for test in lack.tests}
     counts = [f"{len(assessment.fail_to_pass)} failToPass", f"{len(assessment.pass_to_pass)} passToPass"]
     return ", ".join([*counts, *([f"{len(lacking)} left out"] if lacking else [])])
 
 
 def _write_lists(loaded: Loaded, assessments: Sequence[Assessment]) -> None:
-    """Put the names of the tests that count into a manifest, whose comments stay."""
+    """Write the names of the tests that count into a manifest. Comments stay."""
     (name,) = (task.metadata.name for task in tasks_of([loaded]))
     assessment = next(one for one in assessments if one.task == name)
     path = Path(loaded.file)
@@ -142,10 +161,10 @@ def _write_lists(loaded: Loaded, assessments: Sequence[Assessment]) -> None:
 
 
 def with_scoring(text: str, number: int, fail_to_pass: Sequence[str], pass_to_pass: Sequence[str]) -> str:
-    """The manifest ``text`` with these lists in its document of this number; the rest stays as it is.
+    """Return the manifest ``text`` with these lists in document ``number``. Nothing else changes.
 
     Raises:
-        ManifestError: The document has a form that cannot be changed line by line.
+        ManifestError: The document cannot be changed line by line.
     """
     document = next(document for document in read_yaml(text) if document.number == number)
     where: FieldPath = ("spec", "task") if document.value["kind"] == "Episode" else ("spec",)
@@ -179,7 +198,11 @@ def with_scoring(text: str, number: int, fail_to_pass: Sequence[str], pass_to_pa
 
 
 def _place_of_scoring(lines: list[str], first: int, indent: int) -> int:
-    """Where the block goes: in place of the commented one that ``dgym init`` writes, or before the first field."""
+    """Return the index at which to insert the block ``scoring``, at or after ``first``.
+
+    The block replaces the commented one that ``dgym init`` writes, which is deleted from ``lines``. Without such a
+    comment, the block goes before the first field.
+    """
     comment = f"{' ' * indent}# scoring:"
     for index in range(first, len(lines)):
         if lines[index].rstrip() == comment:
@@ -191,26 +214,8 @@ def _place_of_scoring(lines: list[str], first: int, indent: int) -> int:
     return first
 
 
-def end_of_field(lines: Sequence[str], start: int) -> int:
-    """The line after the field that begins at ``start``; comments and empty lines may be between its items."""
-    end = start + 1
-    for number, line in enumerate(lines[start + 1 :], start=start + 2):
-        text, deeper = line.strip(), indent_of(line) - indent_of(lines[start])
-        if not text or text.startswith("#"):
-            continue
-        if deeper < 0 or (deeper == 0 and not text.startswith("- ")):
-            break
-        end = number
-    return end
-
-
-def indent_of(line: str) -> int:
-    """The number of spaces that the line begins with."""
-    return len(line) - len(line.lstrip(" "))
-
-
 def tasks_of(loaded: Sequence[Loaded]) -> list[DebugTask]:
-    """The tasks of manifests, including those inside Episodes."""
+    """Return the DebugTasks and the inline tasks of Episodes."""
     tasks: list[DebugTask] = []
     for item in loaded:
         resource = item.resource
@@ -219,107 +224,3 @@ def tasks_of(loaded: Sequence[Loaded]) -> list[DebugTask]:
         elif isinstance(resource, Episode) and resource.spec.task is not None:
             tasks.append(find_task(resource, ()))
     return tasks
-
-
-def tasks_to_check(loaded: Sequence[Loaded], bundled: str | None) -> tuple[list[DebugTask], list[Loaded]]:
-    """The tasks of manifests and of the benchmark ``bundled``, and the documents of files that hold one.
-
-    Raises:
-        ManifestError: There is none.
-    """
-    tasks = tasks_of([*loaded, *(load_bundle(bundled) if bundled else ())])
-    if not tasks:
-        raise ManifestError("nothing to check: the manifests hold no DebugTask, and no task inside an Episode")
-    return tasks, [item for item in loaded if tasks_of([item]) and Path(item.file).is_file()]
-
-
-def _opening(sandbox: str, engine: str, python: str | None, build_requirements: bool) -> Opening:
-    chosen = {"sandbox": sandbox, "engine": engine, "python": python, "build_requirements": build_requirements}
-    return msgspec.convert(chosen, Opening)
-
-
-def validate_manifests(inputs: Inputs) -> None:
-    """Print a line for each valid resource.
-
-    Raises:
-        ManifestError: With the faults of all files.
-    """
-    loaded = read_manifests(inputs)
-    faults = [describe(problem, place_of(item)) for item in loaded for problem in _problems(item)]
-    if faults:
-        raise error_of(faults)
-    for item in loaded:
-        echo(f"{item.file}: document {item.document}: {item.resource.kind} {item.resource.metadata.name}: valid")
-
-
-def _problems(item: Loaded) -> Iterator[Problem]:
-    """Problems that loading leaves unseen: missing repositories, agents, tools, prompt templates, and patches."""
-    resource, base = item.resource, Path(item.file).absolute().parent
-    if isinstance(resource, DebugTask):
-        yield from _task_problems(resource.spec, ("spec",))
-    elif isinstance(resource, EpisodeSet):
-        yield from _set_problems(resource.spec, base)
-    elif isinstance(resource, Episode):
-        yield from _episode_problems(resource.spec, ("spec",), base)
-
-
-def _set_problems(spec: EpisodeSetSpec, base: Path) -> Iterator[Problem]:
-    common = list(_episode_problems(spec.template, ("spec", "template"), base))
-    yield from common
-    known = {problem.message for problem in common}
-    for index, arm in enumerate(spec.arms):
-        for problem in _episode_problems(arm.applied_to(spec.template), ("spec", "arms", index), base):
-            if problem.message not in known:
-                yield problem
-
-
-def _episode_problems(spec: EpisodeSpec, path: FieldPath, base: Path) -> Iterator[Problem]:
-    if spec.task is not None:
-        yield from _task_problems(spec.task, (*path, "task"))
-    of_tools = [
-        problem for index, tool in enumerate(spec.tools) for problem in _tool_problems(tool, (*path, "tools", index))
-    ]
-    yield from of_tools or _failure((*path, "tools"), load_tools, spec.tools)
-    if spec.agent is not None:
-        yield from _agent_problems(spec, spec.agent, (*path, "agent"), base)
-
-
-def _tool_problems(tool: str | ToolSpec, path: FieldPath) -> Iterator[Problem]:
-    name, options = (tool, {}) if isinstance(tool, str) else (tool.name, tool.options)
-    return _failure(path, load_tool, name, options)
-
-
-def _agent_problems(spec: EpisodeSpec, named: AgentSpec, path: FieldPath, base: Path) -> Iterator[Problem]:
-    try:
-        agent = load_agent(named.name)
-    except PluginError as error:
-        yield Problem((*path, "name"), str(error))
-    else:
-        of_tools = list(_failure((*path, "parameters"), effective_tools, spec.tools, named, agent))
-        yield from of_tools or _failure((*path, "parameters"), agent.check_files, named.parameters, base)
-
-
-def _task_problems(spec: DebugTaskSpec, path: FieldPath) -> Iterator[Problem]:
-    if spec.source is None and spec.image is None:
-        remedy = "give source, or an image that holds the repository"
-        yield Problem((*path, "source"), f"is missing, and so is image: the task has no repository; {remedy}")
-    yield from _patch_problems(spec.solution, (*path, "solution"))
-    yield from _patch_problems(spec.scoring.test_patch, (*path, "scoring", "testPatch"))
-
-
-def _patch_problems(patch: str | None, path: FieldPath) -> Iterator[Problem]:
-    if patch is None:
-        return
-    try:
-        if not parse_patch(patch.encode("utf-8", "surrogateescape")):
-            yield Problem(path, f"{show(patch)} changes nothing; remove it, or give the output of git diff")
-    except PatchError as error:
-        yield Problem(path, f"{show(patch)} is no patch: {error}; give the output of git diff")
-
-
-def _failure(path: FieldPath, check: Callable[..., Any], *arguments: Any) -> Iterator[Problem]:
-    """The problem that ``check`` raises, if any."""
-    try:
-        check(*arguments)
-    except (ManifestError, PluginError) as error:
-        yield Problem(path, str(error))

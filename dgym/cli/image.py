@@ -1,4 +1,4 @@
-"""``dgym image``: images of tasks, built from the environment that their manifests declare."""
+"""``dgym image``: build images of tasks from the environment that their manifests declare."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,17 +34,19 @@ def image_command() -> None:
 @image_command.command("build")
 @_takes_tasks
 @click.option("--push", "registry", metavar="REGISTRY", callback=check_registry, help="Push to this registry.")
-@click.option("--load", is_flag=True, help="Keep the image in the engine of this machine (the default without --push).")
+@click.option(
+    "--load", is_flag=True, help="Load the image into the engine of this machine (the default without --push)."
+)
 @base_option
 @builder_option
 @output_option
 def build_command(
     inputs: Inputs, registry: str | None, load: bool, base: str | None, builder: str, output: str
 ) -> None:
-    """Build the images of the tasks of MANIFESTs; a MANIFEST that is a directory is a repository.
+    """Build the images of the tasks of MANIFESTs. A MANIFEST that is a directory is a repository.
 
-    The name of an image is a digest of all that it is made from: the same input is not built twice. Tasks of one
-    repository share the layers below it. Prints the task and its image, a line each.
+    The name of an image contains a digest of all its inputs, so equal inputs are not built twice. Tasks of one
+    repository share the layers below it. Prints one line for each task and its image.
 
     Exit status: 0, 1 an image cannot be built or pushed, 2 usage or manifest, 130 Ctrl-C.
     """
@@ -70,7 +72,7 @@ def build_command(
 def dockerfile_command(inputs: Inputs, base: str | None) -> None:
     """Print the Dockerfile of a task's image.
 
-    Its context has requirements.txt (the lock), wheels/ and repository/, which `dgym image build` puts beside it.
+    Its build context contains requirements.txt (the lock), wheels/ and repository/, which `dgym image build` creates.
 
     Exit status: 0, 1 the repository or a wheel cannot be obtained, 2 usage or manifest, 130 Ctrl-C.
     """
@@ -81,16 +83,16 @@ def dockerfile_command(inputs: Inputs, base: str | None) -> None:
 
     tasks = _tasks(_manifests(inputs))
     if len(tasks) != 1:
-        raise click.UsageError(f"there are {len(tasks)} tasks; name the manifest of one")
+        raise click.UsageError(f"the manifests have {len(tasks)} tasks; name the manifest of one task")
     (task,) = tasks.values()
     prepared = asyncio.run(prepare_image(task, builder=None, base=base, progress=_progress))
     echo(prepared.dockerfile, nl=False)
 
 
 def _manifests(inputs: Inputs) -> "list[Loaded]":
-    """What the command line names; repositories with the environment that ``dgym init`` proposes."""
-    from dgym.cli.init.detection import with_environments
+    """Read the manifests. Repositories get the environment that ``dgym init`` proposes."""
     from dgym.cli.manifests import read_manifests
+    from dgym.cli.proposal import with_environments
 
     return with_environments(read_manifests(inputs), inputs.entrypoint, None)
 
@@ -98,23 +100,28 @@ def _manifests(inputs: Inputs) -> "list[Loaded]":
 async def build_all(
     tasks: "dict[tuple[str, str], DebugTask]", options: ImageOptions, *, build: bool = True
 ) -> dict[tuple[str, str], tuple[str, bool]]:
-    """The image of each task, by kind and name, and whether it was built now; without ``build`` only its name."""
+    """Build the images of tasks, keyed by kind and name of their resource.
+
+    Returns:
+        For each key, the name of the image, and True if the image was built by this call. Without ``build``, the names
+        are only computed.
+    """
     from dgym.images import build_image, find_builder, prepare_image
 
     found: Builder = await find_builder(options.builder)
     images: dict[tuple[str, str], tuple[str, bool]] = {}
     for number, (key, task) in enumerate(tasks.items(), start=1):
-        tell = _numbered(task.metadata.name, number, len(tasks))
-        prepared = await prepare_image(task, builder=found, base=options.base, progress=tell)
+        notify = _numbered(task.metadata.name, number, len(tasks))
+        prepared = await prepare_image(task, builder=found, base=options.base, progress=notify)
         if build:
-            images[key] = await build_image(prepared, found, registry=options.registry, progress=tell)
+            images[key] = await build_image(prepared, found, registry=options.registry, progress=notify)
         else:
             images[key] = (prepared.image(options.registry), False)
     return images
 
 
 def with_images(loaded: "Sequence[Loaded]", options: ImageOptions, *, build: bool) -> "list[Loaded]":
-    """Every task that has no image with one, which is built and pushed if it is missing and ``build`` is True."""
+    """Set an image in every task without one. With ``build``, missing images are built and pushed."""
     import asyncio
 
     import msgspec
@@ -140,7 +147,7 @@ def with_images(loaded: "Sequence[Loaded]", options: ImageOptions, *, build: boo
 
 
 def _tasks(loaded: "Sequence[Loaded]") -> "dict[tuple[str, str], DebugTask]":
-    """The tasks without an image, by kind and name of their DebugTask or Episode."""
+    """Return the tasks without an image by kind and name of their DebugTask or Episode."""
     from dgym.api import DebugTask, Episode
 
     found: dict[tuple[str, str], DebugTask] = {}

@@ -1,4 +1,4 @@
-"""The installation on this machine: ``dgym tools``, ``version``, ``completion``, and ``clean`` after killed runs."""
+"""Commands about the local installation: ``dgym tools``, ``version``, ``completion`` and ``clean``."""
 
 from typing import TYPE_CHECKING, Any, cast
 
@@ -57,9 +57,9 @@ def _show(tool: "Tool") -> None:
 @click.command("version")
 @output_option
 def version_command(output: str) -> None:
-    """Show the versions of dgym and of its wire.
+    """Show the versions of dgym and of its wire protocol.
 
-    Operator and agents speak the wire of the previous minor version too.
+    The operator and agent pods also support the previous minor version of the protocol.
     """
     from importlib import metadata
 
@@ -77,7 +77,7 @@ def clean_command(engine: str) -> None:
     """Remove the leftovers of killed runs.
 
     These are containers, directories for sandboxes and sources, control groups, and programs that ran without
-    isolation. What a living process uses is left alone. Results and the cache stay.
+    isolation. Leftovers that a running process uses are kept. Results and the cache are kept.
     """
     import asyncio
 
@@ -104,7 +104,7 @@ async def _clean_containers(name: str) -> list[str]:
 
 
 async def _engines(name: str) -> "list[Engine]":
-    """All engines that answer, or the one that was named, which must."""
+    """Return the engine of that name, which must answer, or for ``auto`` all engines that answer."""
     import shutil
 
     from dgym.errors import SandboxStartFailed
@@ -130,6 +130,7 @@ _COMPLETION_HELP = """Print the script by which a shell completes dgym's command
 
 \b
 bash: dgym completion bash > ~/.local/share/bash-completion/completions/dgym
+      (needs the package bash-completion)
 zsh:  dgym completion zsh > ~/.zfunc/_dgym   (~/.zfunc in fpath, before compinit)
 fish: dgym completion fish > ~/.config/fish/completions/dgym.fish
 
@@ -147,6 +148,6 @@ def completion_command(shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None
-    # The base class's source(): bash's own would start a bash to ask for its version.
+    # The source() of the base class. The one for bash would start a bash to check its version.
     complete = found(cli, {}, _PROGRAM, _VARIABLE)
     echo(complete.source_template % complete.source_vars())

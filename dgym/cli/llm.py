@@ -1,4 +1,4 @@
-"""``dgym llm`` and ``dgym init-llm-config``: the configured models."""
+"""``dgym llm`` and ``dgym init-llm-config``: list, check and configure models."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ def llm_command() -> None:
 @click.option("--tag", metavar="TAG", help="Only models with this tag.")
 @output_option
 def list_models(llm_config: str | None, tag: str | None, output: str) -> None:
-    """List the models of the configuration, and the faults of their entries. No request is sent."""
+    """List the models of the configuration, and the problems of their entries. No request is sent."""
     from dgym.llm import load_models
 
     catalog = load_models(llm_config)
@@ -41,7 +41,7 @@ def list_models(llm_config: str | None, tag: str | None, output: str) -> None:
 
 
 def _describe(catalog: "ModelCatalog", name: str) -> dict[str, Any]:
-    """The public settings of a model: no keys, no headers."""
+    """Return the settings of a model that may be printed: no keys and no headers."""
     if catalog.is_interactive(name):
         about = "you, at the terminal"
         return {"name": name, "about": about, "model": None, "endpoints": [], "tags": [], "problem": None}
@@ -92,7 +92,7 @@ def check(model: str | None, llm_config: str | None, output: str) -> None:
 
 
 async def _check_all(catalog: "ModelCatalog", names: list[str], *, alone: bool) -> "list[Check]":
-    """Check one model after the other. A faulty entry raises if ``alone``, else it is a failed check."""
+    """Check one model after the other. An invalid entry raises if ``alone``, and is a failed check otherwise."""
     from dgym.llm import Check, check_model
 
     checks: list[Check] = []
@@ -108,12 +108,12 @@ async def _check_all(catalog: "ModelCatalog", names: list[str], *, alone: bool) 
 
 @click.command("init-llm-config")
 @click.argument("directory", required=False, type=click.Path(file_okay=False))
-@click.option("--force", is_flag=True, help="Overwrite a configuration that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing configuration.")
 def init_llm_config_command(directory: str | None, force: bool) -> None:
     """Write a commented template of the models' configuration.
 
-    It is llm.yaml in DIRECTORY. Without DIRECTORY it is in ~/.config/dgym, where it is found by itself; elsewhere it is
-    found by --llm-config or the environment variable LLM_CONFIG_FILE_PATH. Only you can read the file.
+    The file is llm.yaml in DIRECTORY. The default is ~/.config/dgym, where dgym finds it without further options. For
+    another directory, use --llm-config or the environment variable LLM_CONFIG_FILE_PATH. Only you can read the file.
     """
     from pathlib import Path
 
@@ -121,7 +121,7 @@ def init_llm_config_command(directory: str | None, force: bool) -> None:
 
     path = (Path(directory) if directory is not None else user_directory()) / FILE_NAME
     if not write_template(path, overwrite=force):
-        raise click.UsageError(f"{path} is there already; --force overwrites it")
+        raise click.UsageError(f"{path} exists; --force overwrites it")
     echo(f"Wrote {path}. Edit it, then try it with: dgym llm check")
     if default_path().absolute() != path.absolute():
         echo(f"To use it: export {PATH_VARIABLE}={path.absolute()}")

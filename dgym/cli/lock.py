@@ -1,4 +1,4 @@
-"""``dgym lock``: the requirements of tasks as exact versions with hashes, written into their manifests."""
+"""``dgym lock``: write exact versions and hashes of requirements into the manifests of tasks."""
 
 import asyncio
 import sys
@@ -6,32 +6,38 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
 from dgym.api import DebugTask, DebugTaskSpec, Episode, Loaded, load_documents, split_hashes
-from dgym.cli.check import end_of_field, indent_of
 from dgym.cli.manifests import place_of
+from dgym.cli.options import complete_paths
 from dgym.cli.output import echo, write_text
-from dgym.documents import dump, read_yaml
+from dgym.cli.proposal import requirement_lines
+from dgym.documents import end_of_field, indent_of, read_yaml
 from dgym.errors import FieldPath, ManifestError
 from dgym.sandbox.local import Pinned, pin_requirements
 from dgym.terminal import printable_line
 
 
 def is_locked(spec: DebugTaskSpec) -> bool:
-    """Whether every requirement has hashes; also if there are none."""
+    """Return True if every requirement has hashes, or if the task has no requirements."""
     return all(split_hashes(line)[1] for line in spec.declared_environment().requirements)
 
 
-def lock_files(files: Sequence[str]) -> None:
-    """Write exact versions with hashes into the manifests.
+@click.command("lock")
+@click.argument("manifests", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_paths)
+def lock_command(manifests: tuple[str, ...]) -> None:
+    """Write exact versions and hashes of the requirements into manifests of tasks.
 
-    Raises:
-        ManifestError: A manifest is wrong, has no requirements, or cannot be changed line by line.
-        SetupFailed: The requirements cannot be resolved.
+    TASK is a manifest of DebugTasks or Episodes. The package index resolves environment.requirements (or requirements)
+    for environment.python, or for the Python that runs dgym. Nothing is installed. The new list contains every
+    distribution with the hashes of its wheels, for Linux and macOS. Installations do not accept other wheels. Comments
+    are kept.
     """
-    for file in files:
+    for file in manifests:
         tasks = [item for item in load_documents(Path(file), allow_local_paths=["/"]) if _requirements(item)]
         if not tasks:
-            raise ManifestError(f"{file}: no task in it has requirements; there is nothing to lock")
+            raise ManifestError(f"{file}: none of its tasks has requirements, so nothing was locked")
         text = Path(file).read_text("utf-8")
         counts = []
         for item in tasks:
@@ -55,7 +61,7 @@ def _requirements(item: Loaded) -> tuple[str, ...]:
 
 
 def _resolve(item: Loaded) -> tuple[Pinned, str]:
-    """The pins of a task's requirements, and the Python that they are for."""
+    """Return the exact versions of a task's requirements, and the version of Python for which they were resolved."""
     spec = _task_spec(item)
     assert spec is not None
     python = spec.declared_environment().python
@@ -65,17 +71,19 @@ def _resolve(item: Loaded) -> tuple[Pinned, str]:
         line, why = pinned.left_out[0]
         raise ManifestError(f"{place_of(item)}: the requirement {line!r} cannot be locked: {why}; change or remove it")
     if not pinned.hashes:
-        raise ManifestError(f"{place_of(item)}: the package index gives no hashes; use one that does, or install uv")
+        raise ManifestError(
+            f"{place_of(item)}: the package index does not provide hashes; use another index, or install uv"
+        )
     return pinned, python or f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def with_requirements(text: str, number: int, requirements: Sequence[str], python: str) -> str:
-    """The manifest ``text`` with these requirements in its document of this number; comments stay.
+    """Return the manifest ``text`` with these requirements in document ``number``. Comments stay.
 
-    The Python that they are for is added where ``environment`` names none.
+    ``environment.python`` is added if it is missing.
 
     Raises:
-        ManifestError: The document has a form that cannot be changed line by line.
+        ManifestError: The document cannot be changed line by line.
     """
     document = next(document for document in read_yaml(text) if document.number == number)
     at_task: FieldPath = ("spec", "task") if document.value["kind"] == "Episode" else ("spec",)
@@ -107,14 +115,14 @@ def with_requirements(text: str, number: int, requirements: Sequence[str], pytho
 
 
 def _value_at(value: Any, path: FieldPath) -> dict[str, Any]:
-    """The mapping at the path; empty where there is none."""
+    """Return the mapping at the path. It is empty if the path does not exist."""
     for name in path:
         value = (value or {}).get(name)
     return value or {}
 
 
 def _comments(items: Sequence[str]) -> list[str]:
-    """The comments of a list; that of an item has the item before it."""
+    """Return the comments of a list. The comment of an item starts with the text of the item."""
     found = []
     for item in (each.strip() for each in items):
         if item.startswith("#"):
@@ -128,16 +136,3 @@ _BY_HAND = (
     "the requirements cannot be changed line by line; write them in YAML's block form, as a list below"
     " `requirements:` with one to a line"
 )
-
-
-def requirement_lines(requirements: Sequence[str]) -> list[str]:
-    """The items of a YAML list; one with several hashes is folded, with a hash to a line."""
-    made = []
-    for item in requirements:
-        plain, hashes = split_hashes(item)
-        if len(hashes) > 1:
-            made.append("  - >-")
-            made += [f"    {word}" for word in (plain, *(f"--hash=sha256:{each}" for each in sorted(hashes)))]
-        else:
-            made.append(f"  - {dump(item, flow=True).rstrip()}")
-    return made

@@ -1,4 +1,4 @@
-"""From arguments to resources: manifests, folders of manifests, bundled benchmarks, and repositories."""
+"""Load the resources that a command line names: manifests, folders, bundled benchmarks and repositories."""
 
 import os
 import re
@@ -25,18 +25,19 @@ from dgym.cli.options import Inputs
 from dgym.errors import ManifestError, nearest
 
 PREFIX = "bundled:"
-"""The beginning of the source of a bundled manifest."""
+"""Prefix of the source name of a bundled manifest."""
 
 NAME_LIMIT = 52
-"""Of names that commands make up: the names of a set's Episodes and pods are longer."""
+"""Maximum length of generated names. The names of a set's Episodes and pods append to them."""
 
 _MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def read_episodes(inputs: Inputs) -> list[Loaded]:
-    """Manifests, repositories and a benchmark, changed as the flags say; ``agent`` is short for ``-p agent.name=…``.
+    """Read manifests, repositories and a benchmark, and apply the overrides of ``inputs``.
 
-    Tasks alone become an episode each where an agent is named, in either way.
+    ``agent`` is the same as ``-p agent.name=…``. If an agent is named and the manifests contain only DebugTasks, each
+    task gets an Episode.
 
     Raises:
         ManifestError: A manifest, a name or an assignment is wrong.
@@ -55,9 +56,12 @@ def read_episodes(inputs: Inputs) -> list[Loaded]:
 
 
 def read_manifests(inputs: Inputs) -> list[Loaded]:
-    """Every resource of the files; the faults of all files are reported together.
+    """Read every resource of the files.
 
-    A directory among ``manifests`` is a repository to debug; manifests of a directory are asked for with ``-f``.
+    A directory in ``manifests`` is a repository to debug. A directory in ``folders`` (``-f``) contains manifests.
+
+    Raises:
+        ManifestError: A file is wrong, or two resources share a name. The message has the faults of all files.
     """
     found: list[Loaded] = []
     faults: list[str] = []
@@ -77,19 +81,23 @@ def read_manifests(inputs: Inputs) -> list[Loaded]:
 
 
 def override(loaded: Sequence[Loaded], assignments: Sequence[str]) -> list[Loaded]:
-    """Apply ``-p`` to every Episode and EpisodeSet; tasks and pools stay as they are."""
+    """Apply ``-p`` to every Episode and EpisodeSet. DebugTasks and SandboxPools do not change."""
     return [Loaded(_changed(item.resource, assignments), item.file, item.document) for item in loaded]
 
 
 def agent_in(assignments: Sequence[str]) -> str | None:
-    """The agent that ``-p agent.name=…`` names; of several the last, which wins."""
+    """Return the agent of the last ``-p agent.name=…``, which takes precedence, or None."""
     pairs = (assignment.partition("=") for assignment in assignments)
     named = [value.strip().strip("\"'") for path, _, value in pairs if path.strip() == "agent.name"]
     return named[-1] if named else None
 
 
 def load_bundle(name: str) -> list[Loaded]:
-    """The benchmark's EpisodeSet and its tasks."""
+    """Return the EpisodeSet of a bundled benchmark and its tasks.
+
+    Raises:
+        ManifestError: The benchmark does not exist.
+    """
     from dgym.benchmarks import bundled, episode_set, load_bundled
 
     known = list(bundled())
@@ -103,29 +111,22 @@ def load_bundle(name: str) -> list[Loaded]:
 
 
 def place_of(item: Loaded) -> str:
-    """The file, document and resource that a message is about."""
+    """Return file, document and resource, for the start of a message."""
     return f"{item.file}: document {item.document} ({item.resource.kind} {item.resource.metadata.name})"
 
 
 def resource_name(text: str, default: str = "repository", *, limit: int | None = NAME_LIMIT) -> str:
-    """``text`` as a resource may be named."""
+    """Turn ``text`` into a valid name of a resource, or return ``default`` if nothing of it is valid."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     return name[:limit].rstrip("-") or default
 
 
 def local_path(root: Path, manifest: Path | None) -> str:
-    """The repository as seen from the manifest's directory; absolute where the manifest is not written to a file."""
+    """Return the path of the repository relative to the manifest's directory, or ``root`` if ``manifest`` is None."""
     if manifest is None:
         return str(root)
     relative = os.path.relpath(root, manifest.absolute().parent)
     return relative if relative.startswith(".") else f"./{relative}"
-
-
-def bundled_tasks() -> list[DebugTask]:
-    """The tasks of all benchmarks."""
-    from dgym.benchmarks import bundled, load_bundled
-
-    return [task for name in bundled() for task in load_bundled(name)]
 
 
 def _changed(resource: Resource, assignments: Sequence[str]) -> Resource:
@@ -152,7 +153,7 @@ def _refuse_agents_of_arms(episode_set: EpisodeSet, named: str) -> None:
 
 
 def _without_strange_parameters(spec: EpisodeSpec, named: str | None) -> EpisodeSpec:
-    """Drop the parameters where the command line names another agent: they belong to the manifest's."""
+    """Drop the parameters if ``named`` is another agent, because they belong to the agent of the manifest."""
     if not named or spec.agent is None or spec.agent.name == named:
         return spec
     return msgspec.structs.replace(spec, agent=msgspec.structs.replace(spec.agent, parameters={}))

@@ -1,4 +1,4 @@
-"""Options that several commands share, and their completion in the shell; a completion that fails offers nothing."""
+"""Options that several commands share, and their shell completion."""
 
 import functools
 import re
@@ -12,38 +12,38 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def complete_agents(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The agents that are installed."""
+    """Complete the names of installed agents."""
     from dgym.agents import agent_names
 
     return _starting(agent_names(), incomplete)
 
 
 def complete_tools(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The tools that are installed."""
+    """Complete the names of installed tools."""
     from dgym.tools import available_tools
 
     return _starting(available_tools(), incomplete)
 
 
 def complete_bundled(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The benchmarks that come with dgym."""
+    """Complete the names of benchmarks that come with dgym."""
     from dgym.benchmarks import bundled
 
     return _starting(bundled(), incomplete)
 
 
 def complete_paths(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Files and directories, completed by the shell itself."""
+    """Leave the completion of files and directories to the shell."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def complete_directories(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Directories, completed by the shell itself."""
+    """Leave the completion of directories to the shell."""
     return [CompletionItem(incomplete, type="dir")]
 
 
 def complete_overrides(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The paths that ``-p`` can set, up to the value; values of names that are known."""
+    """Complete the paths that ``-p`` can set and, for ``agent.name`` and ``tools``, the values."""
     path, equals, value = incomplete.partition("=")
     if equals:
         known: dict[str, Callable[[], Iterable[str]]] = {"agent.name": _agents, "tools": _tools}
@@ -72,30 +72,30 @@ def _starting(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
 
 
 output_option = click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of the output."
+    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Format of the output."
 )
-sandbox_option = click.option(
+_sandbox = click.option(
     "--sandbox",
     type=click.Choice(["auto", "bubblewrap", "container", "none"]),
     default="auto",
     show_default=True,
-    help="Where programs run; auto: a container for tasks with an image, else bubblewrap, else a container.",
+    help="Where programs run. auto: a container for tasks with an image, else bubblewrap, else a container.",
 )
 engine_option = click.option(
     "--engine",
     type=click.Choice(["auto", "docker", "podman"]),
     default="auto",
     show_default=True,
-    help="What runs containers; auto: the first that answers.",
+    help="The container engine. auto: the first that answers.",
 )
-python_option = click.option(
+_python = click.option(
     "--python",
     metavar="PATH",
     shell_complete=complete_paths,
-    help="An interpreter or a virtual environment for the tasks' programs, in place of their requirements.",
+    help="An interpreter or a virtual environment for the tasks' programs, instead of their requirements.",
 )
 
-build_requirements_option = click.option(
+_build_requirements = click.option(
     "--build-requirements",
     is_flag=True,
     help="Build source distributions among the requirements; their code then runs here, outside the sandbox.",
@@ -122,8 +122,38 @@ system_namespace_option = click.option(
 )
 
 
-def check_python(python: str | None) -> str | None:
-    """``--python`` as an absolute path; a usage error when nothing is there."""
+_OPENING = {
+    "sandbox": _sandbox,
+    "engine": engine_option,
+    "python": _python,
+    "build_requirements": _build_requirements,
+}
+
+
+def takes_opening(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of these fields of ``Opening`` (default: all) to a command, which gets them as ``opening``."""
+    fields = names or tuple(_OPENING)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def collected(**options: Any) -> None:
+            import msgspec
+
+            from dgym.env import Opening
+
+            chosen = {name: options.pop(name) for name in fields}
+            chosen["python"] = _existing(chosen["python"])
+            command(opening=msgspec.convert(chosen, Opening), **options)
+
+        for name in reversed(fields):
+            collected = _OPENING[name](collected)
+        return collected
+
+    return decorate
+
+
+def _existing(python: str | None) -> str | None:
+    """Return ``--python`` as an absolute path. Raise a usage error if it does not exist."""
     if python is None:
         return None
     from pathlib import Path
@@ -133,12 +163,12 @@ def check_python(python: str | None) -> str | None:
         raise click.BadParameter(
             f"{python} does not exist; give an interpreter or a virtual environment", param_hint="--python"
         )
-    # Not resolved: a virtual environment is found by the link to its interpreter.
+    # Symbolic links are not resolved, because the link to the interpreter identifies a virtual environment.
     return str(path.absolute())
 
 
 class Inputs(NamedTuple):
-    """The manifests, repositories and benchmark that a command line names, and the changes to their episodes."""
+    """Values of the options that name manifests, repositories and a benchmark, and that change their episodes."""
 
     manifests: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
@@ -150,7 +180,7 @@ class Inputs(NamedTuple):
 
 
 class ImageOptions(NamedTuple):
-    """How images are built: ``registry`` gets them, ``base`` and ``builder`` as the options of these names."""
+    """Values of the options for building images. Images are pushed to ``registry`` if it is set."""
 
     registry: str | None = None
     base: str | None = None
@@ -161,21 +191,21 @@ _REGISTRY = re.compile(r"[a-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)
 
 
 def check_registry(_context: click.Context, _parameter: click.Parameter, registry: str | None) -> str | None:
-    """A registry with an optional path, without a tag."""
+    """Return ``registry``. Raise a usage error unless it is a host with an optional port and path."""
     if registry is not None and not _REGISTRY.fullmatch(registry):
         raise click.BadParameter(f"{registry!r} is not a registry; write host[:port][/path], such as ghcr.io/team")
     return registry
 
 
 base_option = click.option(
-    "--base", metavar="IMAGE", help="The image to start from, with python3. [default: python:VERSION-slim]"
+    "--base", metavar="IMAGE", help="The base image. It must contain python3. [default: python:VERSION-slim]"
 )
 builder_option = click.option(
     "--builder",
     type=click.Choice(["auto", "docker", "podman", "buildah", "buildctl"]),
     default="auto",
     show_default=True,
-    help="What builds; auto: the first that answers.",
+    help="The program that builds images. auto: the first that answers.",
 )
 
 
@@ -185,7 +215,7 @@ local_paths_option = click.option(
     multiple=True,
     metavar="PATH",
     shell_complete=complete_directories,
-    help="Accept a localPath of a manifest that leads out of the manifest's directory, to PATH or below it.",
+    help="Allow a localPath outside of the manifest's directory, if it is PATH or below PATH.",
 )
 
 _INPUTS: dict[str, Callable[[Any], Any]] = {
@@ -205,7 +235,7 @@ _INPUTS: dict[str, Callable[[Any], Any]] = {
         help="A benchmark that comes with dgym, such as mini_nightmare.",
     ),
     "agent": click.option(
-        "--agent", metavar="NAME", shell_complete=complete_agents, help="The agent; the same as -p agent.name=NAME."
+        "--agent", metavar="NAME", shell_complete=complete_agents, help="Name of the agent, as with -p agent.name=NAME."
     ),
     "assignments": click.option(
         "-p",
@@ -213,17 +243,19 @@ _INPUTS: dict[str, Callable[[Any], Any]] = {
         multiple=True,
         metavar="PATH=VALUE",
         shell_complete=complete_overrides,
-        help="Change a field of the episodes' spec, such as agent.maxSteps=20; of a set's own spec: set.samples=4.",
+        help="Change a field of the episodes' spec, such as agent.maxSteps=20, or of a set: set.samples=4.",
     ),
     "entrypoint": click.option(
-        "--entrypoint", metavar="COMMAND", help="What runs the tests of repositories. [default: python -m pytest -q]"
+        "--entrypoint",
+        metavar="COMMAND",
+        help="The command that runs the tests of repositories. [default: python -m pytest -q]",
     ),
     "local_paths": local_paths_option,
 }
 
 
 def takes_inputs(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of these fields of ``Inputs`` (default: all of them), and ``inputs`` as argument."""
+    """Add the options of these fields of ``Inputs`` (default: all) to a command, which gets them as ``inputs``."""
     fields = names or Inputs._fields
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

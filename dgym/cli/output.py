@@ -1,6 +1,6 @@
-"""The output of commands: JSON, tables, files for people, and failures as messages with an exit status.
+"""The output of commands: JSON, tables, files, and exceptions as messages with an exit status.
 
-0: every episode has a verdict. 1: some failed for other reasons. 2: usage or manifest. 130: interrupted.
+Exit status: 0 every episode has a verdict, 1 some failed for other reasons, 2 usage or manifest, 130 interrupted.
 """
 
 import contextlib
@@ -28,24 +28,24 @@ _SHOWN_CHARACTERS = 300
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print ``text`` without terminal escapes. Commands print with this function, ``echo_json`` and tables only."""
+    """Print ``text`` without terminal escapes. Commands must not print other than with the functions of this module."""
     click.echo(printable(text), err=err, nl=nl)
 
 
 def echo_json(value: Any) -> None:
-    """Print ``value`` as indented JSON, in which nothing is lost."""
+    """Print ``value`` as indented JSON."""
     import msgspec
 
     echo_document(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def echo_document(text: str) -> None:
-    """Print a JSON document as it is; characters that drive a terminal become JSON's escapes."""
+    """Print a JSON document. Control characters become JSON escapes, so that the value does not change."""
     click.echo(printable_json(text))
 
 
 def console(*, err: bool = False) -> "Console":
-    """The console of tables: as wide as the terminal, or wide enough that no cell in a file or a pipe is cut."""
+    """Return the console for tables. In a file or a pipe, it is ``COLUMNS`` (default 200) characters wide."""
     from rich.console import Console
 
     width = None if err or sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200"))
@@ -53,14 +53,14 @@ def console(*, err: bool = False) -> "Console":
 
 
 def show_table(drawn: "Table") -> None:
-    """Print a table. Its lines are as long as they need to be; a terminal wraps them, as it does kubectl's."""
+    """Print a table. Long lines are not cut: the terminal wraps them, as with kubectl."""
     screen = console()
     widen(screen, drawn)
     screen.print(drawn)
 
 
 def widen(screen: "Console", drawn: "RenderableType") -> None:
-    """Make the console wide enough for every unbroken cell: a cut name is useless."""
+    """Make the console wide enough for every cell that may not wrap, because a cut name is useless."""
     from rich.measure import Measurement
 
     needed = Measurement.get(screen, screen.options.update(width=10_000), drawn).minimum
@@ -68,7 +68,7 @@ def widen(screen: "Console", drawn: "RenderableType") -> None:
 
 
 def table(headings: Iterable[str], *, numbers: Collection[str] = (), breaking: Collection[str] = ()) -> "Table":
-    """A table without borders: columns in ``numbers`` are right-aligned, cells in ``breaking`` may wrap."""
+    """Return a table without borders. Columns in ``numbers`` are right-aligned, and cells in ``breaking`` may wrap."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="bold")
@@ -83,19 +83,19 @@ def table(headings: Iterable[str], *, numbers: Collection[str] = (), breaking: C
 
 
 def add_row(to: "Table", cells: Sequence[str], *, styled: int = -1, style: str = "") -> None:
-    """Add a row; the cell of index ``styled`` has the style."""
+    """Add a row. ``style`` applies to the cell with the index ``styled``."""
     to.add_row(*(text(printable_line(cell), style if index == styled else "") for index, cell in enumerate(cells)))
 
 
 def text(plain: str, style: str = "") -> "Text":
-    """Text for a console: neither markup nor commands to the terminal."""
+    """Return text for a console, without markup and terminal escapes."""
     from rich.text import Text
 
     return Text(printable(plain), style=style)
 
 
 def in_one_line(message: str) -> str:
-    """The first line of a failure's message, which names the failure, and the last, which often holds the cause."""
+    """Shorten a message to its first line, which names the failure, and its last line, which often has the cause."""
     lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
     shown = [lines[0], lines[-1]] if len(lines) > 1 else lines
     joint = " … " if len(lines) > 2 else " "
@@ -103,15 +103,15 @@ def in_one_line(message: str) -> str:
 
 
 def comment(text: str) -> str:
-    """``text`` as the rest of a comment: printable, on one line."""
+    """Make ``text`` printable and put it on one line, for a comment of a manifest."""
     return printable(re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text))
 
 
 def write_text(path: "Path", text: str, *, force: bool) -> None:
-    """Write ``text`` to ``path``, whole or not at all; a file that exists is replaced only with ``force``.
+    """Write ``text`` to ``path`` atomically. An existing file is replaced only with ``force``.
 
     Raises:
-        UsageFailure: The file exists, or cannot be written.
+        UsageFailure: The file exists and ``force`` is False, or it cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -120,7 +120,7 @@ def write_text(path: "Path", text: str, *, force: bool) -> None:
             if force:
                 temporary.replace(path)
             else:
-                # A link fails where the file exists; a check beforehand could be overtaken by another process.
+                # A link fails if the file exists. After a separate check, another process could still create it.
                 path.hardlink_to(temporary)
         finally:
             temporary.unlink(missing_ok=True)
@@ -136,24 +136,24 @@ INTERRUPTED = 130
 
 
 class UsageFailure(click.ClickException):
-    """A mistake that the user can correct: in a manifest, an override, a name."""
+    """A mistake of the user, for example in a manifest, an override or a name. The exit status is 2."""
 
     exit_code: ClassVar[int] = USAGE
 
 
 @contextlib.contextmanager
 def translated(ctx: click.Context) -> Iterator[None]:
-    """Turn exceptions of dgym into click's, and Ctrl-C into its exit status."""
+    """Turn exceptions of dgym into click's exceptions, and Ctrl-C into the exit status 130."""
     try:
         with printable_messages():
             yield
-    except (KeyboardInterrupt, click.Abort):  # Click raises the other one at a question.
+    except (KeyboardInterrupt, click.Abort):  # Click raises Abort for Ctrl-C at a prompt.
         ctx.exit(INTERRUPTED)
 
 
 @contextlib.contextmanager
 def printable_messages() -> Iterator[None]:
-    """Turn exceptions of dgym into click's, and make the text that they quote printable."""
+    """Turn exceptions of dgym into click's exceptions, and make their messages printable."""
     try:
         yield
     except click.ClickException as error:
@@ -167,7 +167,7 @@ def printable_messages() -> Iterator[None]:
 
 @contextlib.contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise ``KeyboardInterrupt`` too, so that no sandbox outlives its terminal."""
+    """Let SIGTERM and SIGHUP raise ``KeyboardInterrupt`` too, so that sandboxes end together with their terminal."""
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield

@@ -1,33 +1,58 @@
-"""``dgym replay``: recorded calls executed again, and the observations that differ."""
+"""``dgym replay``: execute recorded calls again, and show the observations that differ."""
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
+import click
+
 from dgym.api import DebugTask
+from dgym.benchmarks import bundled_tasks
 from dgym.cli.check import tasks_of
-from dgym.cli.manifests import PREFIX, bundled_tasks, read_manifests
-from dgym.cli.options import Inputs
+from dgym.cli.manifests import PREFIX, read_manifests
+from dgym.cli.options import (
+    Inputs,
+    complete_paths,
+    local_paths_option,
+    output_option,
+    takes_opening,
+)
 from dgym.cli.output import FAILED, echo, echo_json
-from dgym.episodes import Comparison, run_again, task_digest
+from dgym.env import Opening
+from dgym.episodes import ReplayComparison, run_again, task_digest
 from dgym.errors import ManifestError
-from dgym.results import Trajectory, read_trajectory
+from dgym.results import TimedStep, Trajectory, read_trajectory
 from dgym.terminal import printable_line
 
 
-def replay_all(
-    trajectories: Sequence[str],
+@click.command("replay")
+@click.argument("trajectories", nargs=-1, required=True, metavar="TRAJECTORY...", shell_complete=complete_paths)
+@click.option(
+    "--task",
+    "manifest",
+    metavar="MANIFEST",
+    shell_complete=complete_paths,
+    help="The manifest with the task. [default: a bundled manifest, or with --trust the recorded manifest]",
+)
+@local_paths_option
+@click.option("--trust", is_flag=True, help="Read the manifest and import the tools that the trajectories name.")
+@takes_opening("sandbox", "engine", "python")
+@output_option
+def replay_command(
+    trajectories: tuple[str, ...],
     manifest: str | None,
     local_paths: tuple[str, ...],
-    *,
     trust: bool,
-    sandbox: str,
-    engine: str,
-    python: str | None,
+    opening: Opening,
     output: str,
 ) -> None:
-    """Replay one trajectory after the other and print the differences; exit with 1 where there are any."""
+    """Run recorded trajectories again and compare the observations.
+
+    The recorded calls are made in a new session of the same task. Observations are compared without addresses, process
+    ids, durations and temporary paths. A trajectory may name a manifest, and tools by their module. Use --trust only
+    for your own trajectories: it reads the manifest, and imports the tools. Exit status: 0 all are the same, 1
+    something differs.
+    """
     recorded = {path: read_trajectory(Path(path)) for path in trajectories}
     if not trust:
         for path, trajectory in recorded.items():
@@ -35,7 +60,7 @@ def replay_all(
     compared = {}
     for path, trajectory in recorded.items():
         task = _find_task(trajectory, manifest, local_paths)
-        comparison = asyncio.run(run_again(trajectory, task, sandbox=sandbox, engine=engine, python=python))
+        comparison = asyncio.run(run_again(trajectory, task, opening))
         compared[path] = comparison
         if output == "table":
             _show(path, trajectory, comparison)
@@ -45,16 +70,17 @@ def replay_all(
         sys.exit(FAILED)
 
 
-def _require_nothing_foreign(path: str, trajectory: Trajectory, manifest: str | None) -> None:
-    """Refuse a trajectory that chooses code to import or directories to read: its author may be hostile.
+def _require_nothing_foreign(path: str, trajectory: Trajectory[TimedStep], manifest: str | None) -> None:
+    """Refuse a trajectory that chooses code to import or directories to read, because its author may be hostile.
 
     Raises:
-        ManifestError: It names a manifest, and the command line names none; or it names a tool by its module.
+        ManifestError: The trajectory names a manifest and the command line does not, or it names a tool by its module.
     """
     header = trajectory.header
     if manifest is None and not header.manifest.startswith(PREFIX):
         raise ManifestError(
-            f"{path}: the recorded manifest is {header.manifest!r}; give --task MANIFEST, or --trust to use that one"
+            f"{path}: the recorded manifest is {header.manifest!r}; give --task MANIFEST, or --trust to use the"
+            " recorded manifest"
         )
     for tool in header.tools:
         name = tool.get("name") if isinstance(tool, dict) else tool
@@ -62,8 +88,8 @@ def _require_nothing_foreign(path: str, trajectory: Trajectory, manifest: str | 
             raise ManifestError(f"{path}: the recorded tools import {str(name)[:200]!r}; give --trust to import it")
 
 
-def _find_task(trajectory: Trajectory, manifest: str | None, local_paths: tuple[str, ...]) -> DebugTask:
-    """The task of the recorded name; a changed one is announced, because its observations will differ."""
+def _find_task(trajectory: Trajectory[TimedStep], manifest: str | None, local_paths: tuple[str, ...]) -> DebugTask:
+    """Return the task of the recorded name. Warn if it has changed, because the observations will differ."""
     header = trajectory.header
     where = manifest or header.manifest
     for task in _tasks_in(where, local_paths):
@@ -82,11 +108,11 @@ def _tasks_in(where: str, local_paths: tuple[str, ...]) -> list[DebugTask]:
     return tasks or bundled_tasks()
 
 
-def _show(path: str, trajectory: Trajectory, comparison: Comparison) -> None:
-    torn = " (its last line is cut short and was left out)" if trajectory.torn else ""
+def _show(path: str, trajectory: Trajectory[TimedStep], comparison: ReplayComparison) -> None:
+    torn = " (its last line is truncated and was ignored)" if trajectory.torn else ""
     number = len({difference.seq for difference in comparison.differences})
-    verdict = f"{number} differ" if number else "all the same"
-    echo(printable_line(f"{path}: {trajectory.header.episode}: {comparison.steps} steps, {verdict}{torn}"))
+    summary = f"{number} differ" if number else "all the same"
+    echo(printable_line(f"{path}: {trajectory.header.episode}: {comparison.steps} steps, {summary}{torn}"))
     for difference in comparison.differences:
         echo(printable_line(f"  step {difference.seq} ({difference.tool}): {difference.field}"))
         for line in difference.text.split("\n"):

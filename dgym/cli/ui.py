@@ -1,15 +1,16 @@
-"""The command `dgym ui`: its options and help."""
+"""``dgym ui``: show runs and episodes in a web page, which is served or written as files."""
 
-from typing import TYPE_CHECKING
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
 
 import click
 
+from dgym.cli.cluster.results import open_cluster
 from dgym.cli.options import complete_directories, context_option, namespace_option, system_namespace_option
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dgym.ui import Library
+from dgym.cli.output import echo
+from dgym.results import Library, open_library
+from dgym.ui import export, export_single, serve
 
 
 @click.command("ui")
@@ -43,31 +44,23 @@ def ui_command(
 ) -> None:
     """Show runs and episodes in a web page.
 
-    RESULTS is a results directory, one that holds several, or s3://BUCKET/PREFIX; without it ./results. The page is
-    served to browsers of this machine alone, at the address that is printed; it changes nothing, and follows episodes
-    while they run. Ctrl-C ends it.
+    RESULTS is a results directory, a directory of several, or s3://BUCKET/PREFIX. The default is ./results. The page is
+    only served to browsers of this machine, at the printed address. It is read-only, and follows episodes while they
+    run. Ctrl-C ends it.
 
     Exit status: 0 everything is written, 1 a file cannot be written, the port is taken, or the cluster refuses or
     cannot be reached, 2 usage, 130 Ctrl-C.
     """
-    import asyncio
-    from contextlib import AsyncExitStack
-    from pathlib import Path
-
-    from dgym.ui import open_library
-
     if cluster and results:
-        raise click.UsageError("--cluster shows a cluster in place of RESULTS; leave one out")
+        raise click.UsageError("--cluster shows a cluster instead of RESULTS; give only one of them")
     if not cluster and (namespace or context):
-        raise click.UsageError("--namespace and --context go with --cluster")
+        raise click.UsageError("--namespace and --context require --cluster")
     if directory is not None and not episodes and "://" not in results:
         _refuse_inside(Path(directory), Path(results or "results"))
 
     async def show() -> None:
         async with AsyncExitStack() as stack:
             if cluster:
-                from dgym.cli.cluster.library import open_cluster
-
                 library: Library = await stack.enter_async_context(open_cluster((context, namespace), system_namespace))
             else:
                 library = open_library(results or "results")
@@ -76,27 +69,23 @@ def ui_command(
     asyncio.run(show())
 
 
-async def _show(library: "Library", port: int, directory: str | None, episodes: tuple[str, ...]) -> None:
-    from pathlib import Path
-
-    from dgym.cli.output import echo
-    from dgym.ui import export, export_single, serve
-
+async def _show(library: Library, port: int, directory: str | None, episodes: tuple[str, ...]) -> None:
     def announce(url: str) -> None:
-        echo(f"{url}\nThe page is open to browsers of this machine that have this address; Ctrl-C ends it.")
+        echo(f"{url}\nBrowsers of this machine can open this address; Ctrl-C ends it.")
 
     if episodes:
         for path in await export_single(library, episodes, Path(directory or ".")):
             echo(str(path))
     elif directory is not None:
         number = await export(library, Path(directory))
-        echo(f"{number} episodes in {directory}; open {Path(directory) / 'index.html'}")
+        what = "episode" if number == 1 else "episodes"
+        echo(f"{number} {what} in {directory}; open {Path(directory) / 'index.html'}")
     else:
         await serve(library, port=port, announce=announce)
 
 
-def _refuse_inside(directory: "Path", results: "Path") -> None:
-    """Raise where the bundle would become part of the results: its copies of files would be episodes."""
+def _refuse_inside(directory: Path, results: Path) -> None:
+    """Raise if ``directory`` is inside ``results``, because the exported files would count as episodes."""
     if directory.resolve().is_relative_to(results.resolve()):
         raise click.BadParameter(
             f"{directory} is inside of {results}; name a directory elsewhere", param_hint="--export"

@@ -1,15 +1,14 @@
-"""``RepoEnv`` and, without blocking, ``AsyncRepoEnv``: an episode with Gymnasium's vocabulary, here or in a pod.
+"""``RepoEnv`` and, without blocking, ``AsyncRepoEnv``: an episode with Gymnasium's API, in this process or in a pod.
 
-The environments stand over an ``Episode`` (``dgym.wire.episode``): a session of this process (``LocalEpisodes``) or the
-client of a pod's sidecar (``RemoteEpisode``). ``RemotePreparation`` is the client that prepares and releases a pod.
+The environments use an ``Episode`` (``dgym.wire.episode``), which is a session of this process (``LocalEpisodes``) or
+the client of a pod's sidecar (``RemoteEpisode``). ``prepare`` sends the task to a sidecar.
 """
 
-from dgym.env.asynchronous import DEFAULT_TOOLS, AsyncRepoEnv, check_choice
-from dgym.env.http_client import HttpClient, Patience
-from dgym.env.local import LocalEpisodes, Opening, check_task, open_source, open_task
-from dgym.env.remote import RemoteEpisode, RemotePreparation
-from dgym.env.synchronous import RepoEnv, connect
-from dgym.env.views import (
+from dgym.env._asynchronous import DEFAULT_TOOLS, AsyncRepoEnv, check_choice
+from dgym.env._local import LocalEpisodes, Opening, check_task, open_source, open_task
+from dgym.env._remote import RemoteEpisode, prepare, read_steps
+from dgym.env._synchronous import RepoEnv, connect
+from dgym.env._views import (
     BreakpointDict,
     CommandDict,
     FrameDict,
@@ -19,6 +18,7 @@ from dgym.env.views import (
     ToolDict,
     observation_view,
 )
+from dgym.wire.client import Patience
 
 __all__ = [
     "DEFAULT_TOOLS",
@@ -26,14 +26,12 @@ __all__ = [
     "BreakpointDict",
     "CommandDict",
     "FrameDict",
-    "HttpClient",
     "InfoDict",
     "LocalEpisodes",
     "ObservationDict",
     "Opening",
     "Patience",
     "RemoteEpisode",
-    "RemotePreparation",
     "RepoEnv",
     "ScoreDict",
     "ToolDict",
@@ -43,4 +41,6 @@ __all__ = [
     "observation_view",
     "open_source",
     "open_task",
+    "prepare",
+    "read_steps",
 ]

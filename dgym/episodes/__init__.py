@@ -1,13 +1,12 @@
-"""Runs episodes: plans them from manifests, plays each one, many in an event loop, on a laptop and in agent pods."""
+"""Runs episodes: plans them from manifests and plays many of them in an event loop, on a laptop and in agent pods."""
 
 from typing import TYPE_CHECKING
 
 from dgym.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dgym.episodes.comparison import Comparison, Difference, compare, normalize, run_again
-    from dgym.episodes.costs import SetCosts
-    from dgym.episodes.events import (
+    from dgym.episodes._comparison import ReplayComparison, StepDifference, compare, normalize, run_again
+    from dgym.episodes._events import (
         Event,
         Finished,
         Logged,
@@ -18,11 +17,9 @@ if TYPE_CHECKING:
         describe_exchange,
         describe_step,
     )
-    from dgym.episodes.job import Job, effective_tools
-    from dgym.episodes.local import run_episode
-    from dgym.episodes.plan import (
+    from dgym.episodes._local import Job, RunOptions, SetCosts, effective_tools, first_request, run_episode
+    from dgym.episodes._plan import (
         Plan,
-        RunOptions,
         any_interactive,
         episodes_for,
         make_plan,
@@ -31,13 +28,10 @@ if TYPE_CHECKING:
         task_digest,
         unfinished,
     )
-    from dgym.episodes.player import Hooks, Models
-    from dgym.episodes.pool import Pool, run_inline
-    from dgym.episodes.preview import first_request
+    from dgym.episodes._player import Hooks, Models
+    from dgym.episodes._worker_processes import WorkerProcesses, cpus, run_inline
 
 __all__ = [
-    "Comparison",
-    "Difference",
     "Event",
     "Finished",
     "Hooks",
@@ -46,14 +40,17 @@ __all__ = [
     "Models",
     "Narrated",
     "Plan",
-    "Pool",
+    "ReplayComparison",
     "RunOptions",
     "SetCosts",
     "Started",
+    "StepDifference",
     "Stepped",
     "Waits",
+    "WorkerProcesses",
     "any_interactive",
     "compare",
+    "cpus",
     "describe_exchange",
     "describe_step",
     "effective_tools",
@@ -70,13 +67,13 @@ __all__ = [
     "unfinished",
 ]
 
-# Reading manifests needs no processes, and an agent pod no plan.
+# Imported on first use: reading manifests does not need processes, and an agent pod does not need a plan.
 __getattr__ = lazy_names(
     __name__,
     {
-        "dgym.episodes.comparison": ("Comparison", "Difference", "compare", "normalize", "run_again"),
-        "dgym.episodes.costs": ("SetCosts",),
-        "dgym.episodes.events": (
+        "dgym.episodes._comparison": ("ReplayComparison", "StepDifference", "compare", "normalize", "run_again"),
+        "dgym.episodes._local": ("Job", "RunOptions", "SetCosts", "effective_tools", "first_request", "run_episode"),
+        "dgym.episodes._events": (
             "Event",
             "Finished",
             "Logged",
@@ -87,14 +84,17 @@ __getattr__ = lazy_names(
             "describe_exchange",
             "describe_step",
         ),
-        "dgym.episodes.job": ("Job", "effective_tools"),
-        "dgym.episodes.local": ("run_episode",),
-        "dgym.episodes.plan": (
-            *("Plan", "RunOptions", "any_interactive", "episodes_for"),
-            *("make_plan", "record_plan", "stored_results", "task_digest", "unfinished"),
+        "dgym.episodes._plan": (
+            "Plan",
+            "any_interactive",
+            "episodes_for",
+            "make_plan",
+            "record_plan",
+            "stored_results",
+            "task_digest",
+            "unfinished",
         ),
-        "dgym.episodes.player": ("Hooks", "Models"),
-        "dgym.episodes.pool": ("Pool", "run_inline"),
-        "dgym.episodes.preview": ("first_request",),
+        "dgym.episodes._player": ("Hooks", "Models"),
+        "dgym.episodes._worker_processes": ("WorkerProcesses", "cpus", "run_inline"),
     },
 )

@@ -1,33 +1,16 @@
 """The Kubernetes client of the operator and the command line: requests, watches, a work queue, leader election, Events.
 
-Of episodes it holds the resources alone. Clock and random are arguments; every wait has an end.
+The package contains the names of dgym's custom resources, but not the logic of episodes. The clock and the random
+number generator are arguments, so that tests control them. Every wait has a time limit.
 """
 
-from dgym.kube.auth import SERVICE_ACCOUNT, Access, AccessError, Credentials, load_access
-from dgym.kube.client import Client
-from dgym.kube.election import LeaderElector, LeadershipLost
-from dgym.kube.errors import (
-    AlreadyExists,
-    ApiError,
-    BadRequest,
-    Conflict,
-    ConnectionLost,
-    Expired,
-    Forbidden,
-    Invalid,
-    NotFound,
-    PortUnreachable,
-    ServerUnavailable,
-    TooManyRequests,
-    Unauthorized,
-    UnreadableAnswer,
-)
-from dgym.kube.events import EventRecorder, EventType
-from dgym.kube.forward import PortForward
-from dgym.kube.lease import LeaseRecord, LeaseSpec
-from dgym.kube.queue import QueueClosed, WorkQueue
-from dgym.kube.reflector import Reflector, WatchSettings
-from dgym.kube.resources import (
+from dgym.kube._auth import SERVICE_ACCOUNT, AccessError, ClusterAccess, Credentials, load_access
+from dgym.kube._client import Client, PortForward
+from dgym.kube._events import EventRecorder, EventType
+from dgym.kube._informer import ChangeSource, InformerStore, ObjectChange, Reflector, WatchSettings
+from dgym.kube._lease import LeaderElector, LeadershipLost, LeaseRecord, LeaseSpec
+from dgym.kube._queue import QueueClosed, WorkQueue
+from dgym.kube._resources import (
     CONFIG_MAPS,
     DEBUG_TASKS,
     EPISODE_SETS,
@@ -42,14 +25,27 @@ from dgym.kube.resources import (
     SECRETS,
     SUBJECT_ACCESS_REVIEWS,
     TOKEN_REVIEWS,
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    ConnectionLost,
+    Expired,
+    Forbidden,
+    Invalid,
     Key,
+    NotFound,
     Object,
+    PortUnreachable,
     Resource,
+    ServerUnavailable,
+    TooManyRequests,
+    Unauthorized,
+    UnreadableAnswer,
     key_of,
 )
-from dgym.kube.store import Change, Source, Store
-from dgym.kube.throttle import Backoff, Clock, Priority, SystemClock, TokenBucket
-from dgym.kube.transport import Answer, Request, Transport
+from dgym.kube._throttle import Backoff, Clock, Priority, SystemClock, TokenBucket
+from dgym.kube._transport import ApiRequest, ApiResponse, Transport
 
 __all__ = [
     "CONFIG_MAPS",
@@ -67,16 +63,17 @@ __all__ = [
     "SERVICE_ACCOUNT",
     "SUBJECT_ACCESS_REVIEWS",
     "TOKEN_REVIEWS",
-    "Access",
     "AccessError",
     "AlreadyExists",
-    "Answer",
     "ApiError",
+    "ApiRequest",
+    "ApiResponse",
     "Backoff",
     "BadRequest",
-    "Change",
+    "ChangeSource",
     "Client",
     "Clock",
+    "ClusterAccess",
     "Conflict",
     "ConnectionLost",
     "Credentials",
@@ -84,6 +81,7 @@ __all__ = [
     "EventType",
     "Expired",
     "Forbidden",
+    "InformerStore",
     "Invalid",
     "Key",
     "LeaderElector",
@@ -92,16 +90,14 @@ __all__ = [
     "LeaseSpec",
     "NotFound",
     "Object",
+    "ObjectChange",
     "PortForward",
     "PortUnreachable",
     "Priority",
     "QueueClosed",
     "Reflector",
-    "Request",
     "Resource",
     "ServerUnavailable",
-    "Source",
-    "Store",
     "SystemClock",
     "TokenBucket",
     "TooManyRequests",

@@ -1,18 +1,17 @@
 """Models: their configuration, their clients, and the protocol by which agents call them.
 
-The protocol is imported at once; the reading of configurations and the clients when first used.
+The protocol is imported with the package. The other modules are imported when one of their names is first used.
 """
 
 from typing import TYPE_CHECKING
 
 from dgym.lazy import lazy_names
-from dgym.llm.protocol import Message, Model, ModelCall, Reply, Role, ToolDefinition, Usage, Waiting
+from dgym.llm._protocol import Message, Model, ModelCall, Reply, TokenUsage, ToolDefinition, Waiting
 
 if TYPE_CHECKING:
-    from dgym.llm.calls import describe_tool, describe_tools, write_arguments, write_result
-    from dgym.llm.catalog import Check, ModelCatalog, check_model, load_models, withholding_model
-    from dgym.llm.completions import render_call
-    from dgym.llm.config import (
+    from dgym.llm._calls import describe_tool, describe_tools, write_arguments, write_result
+    from dgym.llm._completions import render_call
+    from dgym.llm._config import (
         FILE_NAME,
         PATH_VARIABLE,
         ModelSettings,
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
         user_directory,
         write_template,
     )
-    from dgym.llm.faults import Fault
-    from dgym.llm.record import describe_model
-    from dgym.llm.tokens import TokenCounter
+    from dgym.llm._faults import Fault
+    from dgym.llm._limits import TokenCounter
+    from dgym.llm._remote import Check, ModelCatalog, check_model, describe_model, load_models, withholding_model
 
 __all__ = [
     "FILE_NAME",
@@ -37,11 +36,10 @@ __all__ = [
     "ModelCatalog",
     "ModelSettings",
     "Reply",
-    "Role",
     "Secret",
     "TokenCounter",
+    "TokenUsage",
     "ToolDefinition",
-    "Usage",
     "Waiting",
     "check_model",
     "default_path",
@@ -61,15 +59,27 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "dgym.llm.calls": ("describe_tool", "describe_tools", "write_arguments", "write_result"),
-        "dgym.llm.catalog": ("Check", "ModelCatalog", "check_model", "load_models", "withholding_model"),
-        "dgym.llm.completions": ("render_call",),
-        "dgym.llm.config": (
-            *("FILE_NAME", "PATH_VARIABLE", "ModelSettings", "Secret"),
-            *("default_path", "mask", "user_directory", "write_template"),
+        "dgym.llm._calls": ("describe_tool", "describe_tools", "write_arguments", "write_result"),
+        "dgym.llm._remote": (
+            "Check",
+            "ModelCatalog",
+            "check_model",
+            "describe_model",
+            "load_models",
+            "withholding_model",
         ),
-        "dgym.llm.faults": ("Fault",),
-        "dgym.llm.record": ("describe_model",),
-        "dgym.llm.tokens": ("TokenCounter",),
+        "dgym.llm._completions": ("render_call",),
+        "dgym.llm._config": (
+            "FILE_NAME",
+            "PATH_VARIABLE",
+            "ModelSettings",
+            "Secret",
+            "default_path",
+            "mask",
+            "user_directory",
+            "write_template",
+        ),
+        "dgym.llm._faults": ("Fault",),
+        "dgym.llm._limits": ("TokenCounter",),
     },
 )

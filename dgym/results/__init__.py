@@ -1,14 +1,14 @@
-"""What episodes leave behind: trajectory, patch, result and log of each attempt, in a directory or a bucket.
+"""Results of episodes: trajectory, patch, result and log of each attempt, in a directory or a bucket.
 
-An agent pod and ``dgym run`` write the same files through one ``Record``; the next attempt, reports and replays read
-them.
+An agent pod and ``dgym run`` write the same files with a ``Record``. To read them, ``find_episodes`` lists the
+``EpisodeFolder`` objects of a directory. Each has an ``Attempt`` for every attempt, and ``read_trajectory`` reads the
+steps of an attempt. A ``Library`` is an index of a directory, a bucket or a cluster that is kept up to date.
 """
 
 from pathlib import Path
 
 from dgym.errors import ManifestError, PluginError
-from dgym.results.attempts import (
-    TRAJECTORY_LIMIT,
+from dgym.results._attempts import (
     Attempt,
     EpisodeFolder,
     StoredResult,
@@ -16,23 +16,39 @@ from dgym.results.attempts import (
     Trajectory,
     TrajectoryHeader,
     UnansweredStep,
+    decode_header,
     decode_result,
     episode_path,
+    parse_trajectory,
+    read_left_out,
+    read_plan,
     read_trajectory,
+    record_left_out,
     trajectory_lines,
+    write_plan,
 )
-from dgym.results.directory import DirectoryStore
-from dgym.results.left_out import LeftOut, read_left_out, record_left_out
-from dgym.results.planned import Planned, is_plan, read_plan, write_plan
-from dgym.results.record import Record
-from dgym.results.store import (
+from dgym.results._library import (
+    DirectoryLibrary,
+    EpisodeEntry,
+    Library,
+    RunProgress,
+    StoreLibrary,
+    check_directory,
+    find_episodes,
+    is_attempt,
+    is_live,
+    seconds_of,
+)
+from dgym.results._record import Record
+from dgym.results._rows import UNREADABLE, Attempted, EpisodeRow, StageDurations, TimedCall, run_of
+from dgym.results._store import (
     FILES,
     LOG,
     PATCH,
     RESULT,
     TRAJECTORY,
-    Store,
-    StoredItem,
+    DirectoryStore,
+    ResultsStore,
     StoreUnavailable,
     attempt_path,
     checked_path,
@@ -44,31 +60,43 @@ __all__ = [
     "PATCH",
     "RESULT",
     "TRAJECTORY",
-    "TRAJECTORY_LIMIT",
+    "UNREADABLE",
     "Attempt",
+    "Attempted",
+    "DirectoryLibrary",
     "DirectoryStore",
+    "EpisodeEntry",
     "EpisodeFolder",
-    "LeftOut",
-    "Planned",
+    "EpisodeRow",
+    "Library",
     "Record",
-    "Store",
+    "ResultsStore",
+    "RunProgress",
+    "StageDurations",
     "StoreUnavailable",
-    "StoredItem",
     "StoredResult",
+    "TimedCall",
     "TimedStep",
     "Trajectory",
     "TrajectoryHeader",
     "UnansweredStep",
     "attempt_path",
     "checked_path",
+    "decode_header",
     "decode_result",
     "episode_path",
-    "is_plan",
+    "find_episodes",
+    "is_attempt",
+    "is_live",
+    "open_library",
     "open_store",
+    "parse_trajectory",
     "read_left_out",
     "read_plan",
     "read_trajectory",
     "record_left_out",
+    "run_of",
+    "seconds_of",
     "trajectory_lines",
     "write_plan",
 ]
@@ -76,11 +104,13 @@ __all__ = [
 _SCHEME = "s3://"
 
 
-def open_store(location: str) -> Store:
-    """The store at ``location``: a directory, or ``s3://bucket/prefix`` with AWS_* variables of the environment.
+def open_store(location: str) -> ResultsStore:
+    """The store at ``location``: a directory or ``s3://BUCKET/PREFIX``.
+
+    A bucket takes endpoint, region and credentials from the ``AWS_*`` environment variables.
 
     Raises:
-        ManifestError: The location is wrong.
+        ManifestError: The location is invalid.
         PluginError: The bucket needs a library that is not installed.
     """
     if location.startswith(_SCHEME):
@@ -88,10 +118,24 @@ def open_store(location: str) -> Store:
         if not bucket:
             raise ManifestError(f"{location}: the results store has no bucket; write s3://BUCKET/PREFIX")
         try:
-            from dgym.results.bucket import open_bucket
+            from dgym.results._bucket import open_bucket
         except ImportError as error:
-            raise PluginError(f"{location}: needs obstore: pip install 'dgym[s3]' ({error})") from error
+            raise PluginError(f"{location}: requires obstore: pip install 'dgym[s3]' ({error})") from error
         return open_bucket(bucket, prefix.strip("/"))
     if "://" in location:
         raise ManifestError(f"{location}: a results store is a directory or s3://BUCKET/PREFIX")
     return DirectoryStore(Path(location))
+
+
+def open_library(location: str) -> Library:
+    """The library of a results directory, or of a bucket at ``s3://BUCKET/PREFIX``.
+
+    Raises:
+        ManifestError: The directory does not exist, or the address is invalid.
+        PluginError: The bucket needs a library that is not installed.
+    """
+    if "://" in location:
+        return StoreLibrary(open_store(location), location)
+    path = Path(location)
+    check_directory(path)
+    return DirectoryLibrary(path)

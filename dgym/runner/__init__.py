@@ -1,5 +1,6 @@
-"""The part of dgym that runs inside the sandbox, under whatever Python (3.6 or later) is there.
+"""The part of dgym that runs inside the sandbox, under any Python from 3.6 on.
 
-Standard library only, and nothing of the rest of dgym: this directory is copied or mounted into the user's container
-and started as a program (see ``__main__.py``). The other side trusts none of its answers.
+This directory is copied or mounted into the user's container and started as a program (see ``__main__.py``). It
+therefore imports only the standard library and nothing from the rest of dgym. The trusted side validates every answer
+of the runner.
 """

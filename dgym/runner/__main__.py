@@ -15,8 +15,8 @@ _PR_SET_DUMPABLE = 4
 _M_ARENA_MAX = -8
 
 
-def _open(mode, value):
-    """Descriptors to read from and write to."""
+def _open(mode, value, wake):
+    """Returns the descriptor to read requests from and the descriptor to write answers to."""
     if mode == "--fd":
         descriptor = int(value)
         os.set_inheritable(descriptor, False)
@@ -24,11 +24,11 @@ def _open(mode, value):
         return descriptor, descriptor
     if mode == "--stdio":
         return _take_standard_streams()
-    return (_accept(value),) * 2
+    return (_accept(value, wake),) * 2
 
 
 def _take_standard_streams():
-    # Moved away, so that nothing printed by mistake can get between the frames.
+    # The connection gets other descriptors. Text that is printed by mistake must not get between the frames.
     reading, writing = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
@@ -36,15 +36,18 @@ def _take_standard_streams():
     return reading, writing
 
 
-def _accept(path):
+def _accept(path, wake):
     import socket
 
+    from dgym_runner.connection import readiness
+
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Renamed into place once it listens: a client that sees the path may connect.
+    # The socket gets its final name after listen(): a client may connect as soon as the path exists.
     listener.bind(path + ".new")
     os.chmod(path + ".new", 0o660)
     listener.listen(1)
     os.rename(path + ".new", path)
+    readiness(listener, wake).poll()
     client = listener.accept()[0]
     listener.close()
     os.unlink(path)
@@ -53,18 +56,25 @@ def _accept(path):
 
 
 class _Terminated(Exception):
-    """A signal asked the runner to end."""
+    """The runner received a signal that terminates it."""
 
 
 def _end_on_signals():
+    """Raise ``_Terminated`` in the main thread on a signal. Returns a descriptor that a signal makes readable."""
+
     def terminate(_number, _frame):
         for each in _SIGNALS:
             signal.signal(each, _ignore)
         raise _Terminated
 
-    # As PID 1 a process is sent only the signals it has handlers for. A handler, unlike SIG_IGN, is not inherited.
+    # The kernel delivers to PID 1 only the signals that have a handler. Child processes inherit SIG_IGN, but not a
+    # handler.
     for number in _SIGNALS:
         signal.signal(number, terminate)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    return reading
 
 
 def _ignore(_number, _frame):
@@ -72,7 +82,7 @@ def _ignore(_number, _frame):
 
 
 def _call_c(name, *arguments):
-    """Call a function of the C library; not every Python has ctypes, not every system glibc."""
+    """Call a function of the C library, if this Python has ctypes and the library has the function."""
     try:
         import ctypes
 
@@ -82,7 +92,7 @@ def _call_c(name, *arguments):
 
 
 def main(arguments):
-    """Serve one client; returns the exit status."""
+    """Serve one client and return the exit status of the process."""
     if not arguments or arguments[0] not in ("--fd", "--socket", "--stdio") or len(arguments) > 2:
         sys.stderr.write(__doc__)
         return 2
@@ -93,25 +103,25 @@ def main(arguments):
     import threading
 
     threading.stack_size(512 * 1024)
-    # One heap for all threads: one for each costs more memory than the contention it saves is worth.
+    # All threads share one heap. A heap for each thread reduces contention, but needs much more memory.
     _call_c("mallopt", _M_ARENA_MAX, 1)
     os.umask(0o022)
-    _end_on_signals()
+    wake = _end_on_signals()
     status = 0
     running = None
-    # Programs of the same user may neither trace this process nor open its memory and descriptors below /proc. Children
-    # inherit this until they execute a program.
+    # Programs of the same user can then neither trace this process nor open its memory and descriptors below /proc.
+    # Child processes inherit the setting until they execute a program.
     _call_c("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
     try:
-        client = connection.Connection(*_open(arguments[0], arguments[-1]))
-        # Orphaned descendants are handed to this process, not to init, so that none escapes.
+        client = connection.Connection(*_open(arguments[0], arguments[-1], wake), wake=wake)
+        # The kernel then makes this process, and not init, the parent of orphaned descendants, so that they are killed.
         _call_c("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         running = server.Server(client, processes.ProcessTable())
         running.serve()
     except (_Terminated, ConnectionError):
         pass
     except Exception as error:
-        # The descendants must be killed after any error.
+        # Any error is caught, because the descendants must be killed below.
         sys.stderr.write("dgym runner: %s: %s\n" % (type(error).__name__, error))
         status = 70
     if running is not None and not running.end():
@@ -122,5 +132,5 @@ def main(arguments):
 if __name__ == "__main__":
     ended = main(sys.argv[1:])
     sys.stderr.flush()
-    # Worker threads may still wait for a client that is gone: no joining them.
+    # A normal exit would join the worker threads, which may still wait for a client that has disconnected.
     os._exit(ended)

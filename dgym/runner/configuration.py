@@ -1,7 +1,7 @@
-"""The configuration of the runner for one task, and the environment that commands get from it.
+"""The configuration of the runner for one task, and the environment of its commands.
 
-The environment is built from an allow-list and never inherited (unless the image's own is asked for, in containers):
-keys of the user who started the runner, and variables that change how Python or pytest behave, stay out.
+The environment is built from an allow-list. It excludes API keys of the user who started the runner, and variables
+that change how Python or pytest behave. In a container, the environment of the image can be inherited in addition.
 """
 
 import collections
@@ -23,12 +23,18 @@ class SetupError(RequestError):
     kind = "setup"
 
 
-# Bounds on what runs inside; None means unbounded.
+# Limits for the commands; None is unlimited.
 Limits = collections.namedtuple("Limits", ["memory_bytes", "processes", "cpu_seconds", "file_size_bytes"])
 
 
 class Configuration(object):
-    """Where the workspace is, which environment commands start with, and the runner's private directory."""
+    """The configuration of one task.
+
+    Attributes:
+        workspace: Absolute path of the workspace.
+        environment: Environment variables of the commands.
+        scratch: The runner's private directory.
+    """
 
     def __init__(self, workspace, environment, scratch):
         self.workspace = workspace
@@ -36,14 +42,14 @@ class Configuration(object):
         self.scratch = scratch
 
     def path(self, path):
-        """The absolute path of ``path``, which may be relative to the workspace."""
+        """Returns the absolute path of ``path``, which may be relative to the workspace; raises OSError for a NUL."""
         if "\0" in path:
             raise OSError(22, "the path holds a NUL byte", path.replace("\0", "\\0"))
         return os.path.normpath(os.path.join(self.workspace, path)) if path else self.workspace
 
 
 def make_scratch():
-    """A private directory for home, temporary files and the runner's state, which ``Server.end`` removes."""
+    """Create a private directory for home, temporary files and the runner's state. ``Server.end`` removes it."""
     parent = os.environ.get("TMPDIR") or "/tmp"
     scratch = os.path.join(parent, "dgym-%s" % os.urandom(6).hex())
     for name in ("", "home", "tmp", "state"):
@@ -52,7 +58,10 @@ def make_scratch():
 
 
 def base_environment(scratch, python, inherit, extra):
-    """The allow-list, the task's interpreter first on PATH, then the task's own variables."""
+    """Returns the environment: the allow-list with the task's interpreter first on PATH, updated with ``extra``.
+
+    With ``inherit``, variables of this process that are not in ``_NEVER_INHERITED`` are included.
+    """
     environment = {}
     if inherit:
         environment.update((name, value) for name, value in os.environ.items() if not name.startswith(_NEVER_INHERITED))
@@ -62,7 +71,7 @@ def base_environment(scratch, python, inherit, extra):
         TZ=os.environ.get("TZ") or "UTC",
         TMPDIR=os.path.join(scratch, "tmp"),
         PYTHONHASHSEED="0",
-        # Stale bytecode falsifies verdicts: a same-size edit within the second still ran the old code.
+        # Python may run stale bytecode after an edit that keeps the size, within the same second.
         PYTHONDONTWRITEBYTECODE="1",
         DGYM_RUNNER=RUNNER_DIRECTORY,
     )
@@ -76,7 +85,7 @@ def base_environment(scratch, python, inherit, extra):
 
 
 def _interpreter_variables(python, scratch, path):
-    """PATH (and VIRTUAL_ENV) for a virtual environment's directory or for an interpreter's path."""
+    """Returns PATH (and VIRTUAL_ENV); ``python`` is the directory of a virtual environment or an interpreter's path."""
     programs = os.path.join(python, "bin") if os.path.isdir(python) else os.path.dirname(python)
     if not os.path.isdir(python) and not os.path.exists(os.path.join(programs, "python")):
         programs = os.path.join(scratch, "bin")
@@ -90,10 +99,12 @@ def _interpreter_variables(python, scratch, path):
 
 
 def activated_environment(activate, run):
-    """The environment a shell has after the ``activate`` line; ``run(line, timeout)`` runs a line with a report.
+    """Returns the environment of a shell after it ran the ``activate`` line.
 
-    It is printed to the report descriptor by the runner's own interpreter, since what the line writes to standard
-    output must not be mistaken for it, and ``env -0`` is not everywhere.
+    The runner's own interpreter writes the environment to the report descriptor. Standard output may contain what the
+    line prints, and some images have no ``env -0``.
+
+    ``run(line, timeout)`` runs a line with a report descriptor. Raises ``SetupError`` if the line fails.
     """
     dump = (
         "import os; os.write(int(os.environ['DGYM_REPORT_FD']), "

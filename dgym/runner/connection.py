@@ -1,17 +1,18 @@
-"""The runner's connection: frames on a byte stream, and requests in flight on it.
+"""The runner's connection: frames on a byte stream, and the requests in flight.
 
-A frame is two lengths, a JSON header and a binary payload. Both sides bound both lengths before they read on, so that a
-broken or hostile peer costs an error and not memory. The trusted side, in ``dgym/sandbox``, shares no code with this
-one on purpose.
+A frame consists of two lengths, a JSON header and a binary payload. Each side checks both lengths before it reads
+further, so that a broken or hostile peer causes an error and cannot exhaust memory. The trusted side, in
+``dgym/sandbox``, deliberately shares no code with this module.
 
-A request's body and its answer may each have at most ``WINDOW`` unconsumed chunks on the way; the receiver grants one
-more for each it has consumed. A slow stream therefore holds up neither the connection nor its other requests, and is
-never buffered whole.
+The body of a request and its answer may each have at most ``WINDOW`` unconsumed chunks in flight. The receiver grants
+one more chunk for each chunk that it has consumed. A slow stream therefore does not block the other requests of the
+connection, and is never buffered as a whole.
 """
 
 import json
 import os
 import queue
+import select
 import struct
 import threading
 
@@ -26,26 +27,42 @@ MAX_NAME = 64 * 1024
 
 
 def encode(value):
-    """Compact JSON that every decoder takes: what is not text in UTF-8 (lone surrogates) becomes a question mark."""
+    """Returns compact JSON in UTF-8. Lone surrogates, which UTF-8 cannot encode, become question marks."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
 
 
+def readiness(*descriptors):
+    """Returns an object whose ``poll`` waits until one of the descriptors is readable."""
+    ready = select.poll()
+    for descriptor in descriptors:
+        ready.register(descriptor, select.POLLIN)
+    return ready
+
+
 class FrameError(Exception):
-    """The peer does not speak the protocol; the connection cannot be used any more."""
+    """The peer violated the protocol. The connection cannot be used any more."""
 
 
 class Connection(object):
-    """One framed connection over file descriptors: one thread receives, any thread sends."""
+    """A framed connection over file descriptors. Only one thread may receive; any thread may send.
 
-    def __init__(self, read_fd, write_fd):
+    ``wake`` is a descriptor that becomes readable when a signal arrives. The signal may arrive in another thread, or
+    just before this thread reads. Its handler would then run only after the next frame.
+    """
+
+    def __init__(self, read_fd, write_fd, wake=None):
         self._read_fd = read_fd
+        self._ready = None if wake is None else readiness(read_fd, wake)
         self._write_fd = write_fd
         self._buffer = bytearray()
         self._sending = threading.Lock()
         self._silent = False
 
     def receive(self):
-        """The next ``(header, payload)``; None when the peer has closed the connection between two frames."""
+        """Returns the next ``(header, payload)``, or None if the peer closed the connection between two frames.
+
+        Raises ``FrameError``.
+        """
         prefix = self._take(PREFIX.size, at_start=True)
         if prefix is None:
             return None
@@ -61,7 +78,7 @@ class Connection(object):
         return header, self._take(payload_size)
 
     def send(self, header, payload=b""):
-        """Send one frame; blocks while the peer does not read."""
+        """Send one frame; blocks while the peer does not read. Raises ``FrameError``, ``BrokenPipeError``."""
         encoded = encode(header)
         if len(encoded) > MAX_HEADER or len(payload) > MAX_PAYLOAD:
             raise FrameError("a frame of %d + %d bytes is too large" % (len(encoded), len(payload)))
@@ -72,12 +89,14 @@ class Connection(object):
             write_all(self._write_fd, data)
 
     def silence(self):
-        """Send nothing from now on: a command that is killed with the runner must not look like an answered one."""
+        """Refuse to send from now on. Otherwise the client would get an answer for a command killed at shutdown."""
         self._silent = True
 
     def _take(self, size, at_start=False):
         buffer = self._buffer
         while len(buffer) < size:
+            if self._ready is not None:
+                self._ready.poll()
             piece = os.read(self._read_fd, 64 * 1024)
             if not piece:
                 if at_start and not buffer:
@@ -90,13 +109,13 @@ class Connection(object):
 
 
 class RequestError(Exception):
-    """A request that failed; ``kind`` is the protocol's word for how."""
+    """A request failed. ``kind`` is the type of the error in the protocol."""
 
     kind = "invalid"
 
 
 class Invalid(RequestError):
-    """The request is malformed: a defect of dgym, never the agent's mistake."""
+    """The request is malformed. This is a defect of dgym; the agent cannot cause it."""
 
 
 class Cancelled(RequestError):
@@ -106,7 +125,7 @@ class Cancelled(RequestError):
 
 
 class Request(object):
-    """One request in flight: its body coming in, its answer going out, both with back-pressure."""
+    """A request in flight. Its body and its answer are streams with back-pressure."""
 
     def __init__(self, connection, ident, op, args, payload, more):
         self.ident = ident
@@ -119,11 +138,11 @@ class Request(object):
         self._credit = threading.Semaphore(WINDOW)
 
     def acknowledge(self):
-        """Report that the request begins: of one that was sent to a dead runner the client hears nothing."""
+        """Report that the operation begins. If this frame is missing, the request has not started."""
         self._connection.send({"id": self.ident, "begun": True})
 
     def body(self):
-        """The chunks of the request's body in order; raises ``Cancelled``."""
+        """Yields the chunks of the request's body in order; raises ``Cancelled``."""
         if self._first:
             yield self._first
         while self._chunks is not None:
@@ -137,7 +156,7 @@ class Request(object):
             self._connection.send({"id": self.ident, "credit": 1})
 
     def names(self):
-        """The body as names with a final NUL each, however they fall into chunks."""
+        """Yields the names in the body. Each name ends with a NUL and may span several chunks. Raises ``Invalid``."""
         rest = b""
         for chunk in self.body():
             names = (rest + chunk).split(b"\0")
@@ -148,25 +167,25 @@ class Request(object):
                 yield name.decode("utf-8")
 
     def feed(self, chunk, more):
-        """Hand over the next chunk of the body (called by the thread that receives)."""
+        """Add the next chunk of the body. Called by the thread that receives."""
         if self._chunks is None or self._chunks.qsize() > WINDOW:
             raise FrameError("a body chunk beyond the credit")
         self._chunks.put((chunk, more))
 
     def grant(self, count):
-        """The client has consumed ``count`` chunks of the answer."""
+        """Allow ``count`` more chunks of the answer, which the client reported as consumed."""
         for _ in range(min(count, WINDOW)):
             self._credit.release()
 
     def cancel(self):
-        """Cancel: wake the operation that waits for the client."""
+        """Cancel the request, and wake its operation if it waits for the client."""
         self.cancelled.set()
         self._credit.release()
         if self._chunks is not None:
             self._chunks.put((b"", False))
 
     def send_chunk(self, data):
-        """Send part of the answer's payload; waits until the client has room; raises ``Cancelled``."""
+        """Send part of the answer's payload. Blocks until the client grants credit; raises ``Cancelled``."""
         for start in range(0, len(data), CHUNK):
             self._credit.acquire()
             if self.cancelled.is_set():
@@ -174,11 +193,11 @@ class Request(object):
             self._connection.send({"id": self.ident, "more": True}, data[start : start + CHUNK])
 
     def answer(self, result, payload=b""):
-        """Send the answer: in one frame when it is small, which most are."""
+        """Send the answer, in one frame if it is small."""
         header = {"id": self.ident, "result": result}
         encoded = encode(result)
         if len(encoded) > CHUNK:
-            # Only results without payload grow with what they describe (a manifest, a listing, a debugger's answer).
+            # Only results without a payload can become this large: a manifest, a listing, an answer of the debugger.
             header["result"], header["encoded"], payload = None, True, encoded + bytes(payload)
         if len(payload) > CHUNK:
             self.send_chunk(payload)

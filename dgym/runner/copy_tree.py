@@ -5,7 +5,7 @@ may have no shell. The contents go into the targets, which exist. Modes, times a
 compiled or indexed beside a source records its time. The user of the copy may write everything in it, as root could in
 the image.
 
-Exits with 66 when there is no such directory, with 77 when something in it may not be read, with 74 when copying
+Exits with 66 when the directory does not exist, with 77 when something in it may not be read, with 74 when copying
 failed. The reason goes to standard error and, for the kubelet, into FILE.
 """
 
@@ -26,7 +26,7 @@ _REMEDY = (
 
 
 class Copying(object):
-    """One source, any number of targets; each file is read once."""
+    """Copies one source into any number of targets, and reads each file once."""
 
     def __init__(self, targets):
         self._targets = targets
@@ -34,7 +34,7 @@ class Copying(object):
         self.unreadable = []
 
     def tree(self, source):
-        """Copy everything below ``source`` but sockets, pipes and devices, which are no part of a repository."""
+        """Copy everything below ``source`` except sockets, pipes and devices, which do not belong to a repository."""
         pending = [(source, "")]
         while pending:
             directory, below = pending.pop()
@@ -53,7 +53,7 @@ class Copying(object):
                     pending.append((entry.path, name))
                 elif entry.is_file(follow_symlinks=False):
                     self._file(entry.path, name)
-            # Files were added to the directory, so its own time comes last.
+            # Adding files changed the time of the directory, so it is set after them.
             if below:
                 self._finish(os.stat(directory), below, 0o700)
 
@@ -117,7 +117,7 @@ def _shown(path):
 
 
 def copy(source, targets):
-    """Returns the exit status and, when it is not 0, the reason."""
+    """Copy the tree. Returns the exit status, and the reason if it is not 0."""
     copying = Copying(targets)
     try:
         directory = stat.S_ISDIR(os.stat(source).st_mode)

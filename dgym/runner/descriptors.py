@@ -1,15 +1,18 @@
-"""File descriptors: moved out of the reach of programs, written to completely, spooled for a command, captured."""
+"""Functions for file descriptors, and bounded capture of output."""
 
 import fcntl
 import os
 
 
-# Programs close or reuse low numbers that they do not know; a limit on open files may forbid the highest.
+# Programs close or reuse low descriptor numbers. A limit on open files may forbid high numbers, so several are tried.
 _LOWEST = (900, 200, 3)
 
 
 def duplicate_high(descriptor):
-    """A duplicate of ``descriptor``, close-on-exec, numbered above those that programs close or reuse."""
+    """Returns a close-on-exec duplicate of ``descriptor`` with a number that programs do not close or reuse.
+
+    Returns ``descriptor`` itself if every attempt fails.
+    """
     for lowest in _LOWEST:
         try:
             return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
@@ -19,7 +22,7 @@ def duplicate_high(descriptor):
 
 
 def move_high(descriptor):
-    """Move ``descriptor`` to such a number; returns the number."""
+    """Move ``descriptor`` to a high number, as in ``duplicate_high``, and return that number."""
     moved = duplicate_high(descriptor)
     if moved != descriptor:
         os.close(descriptor)
@@ -27,7 +30,10 @@ def move_high(descriptor):
 
 
 def identity(descriptor):
-    """The open file of a descriptor, to notice when the number stands for another one; None when it is closed."""
+    """Returns device and inode of the open file, or None if the descriptor is closed.
+
+    A program may close a descriptor and open another file under the same number. Then the identity differs.
+    """
     try:
         status = os.fstat(descriptor)
     except OSError:
@@ -36,14 +42,18 @@ def identity(descriptor):
 
 
 def write_all(descriptor, data):
-    """Write all of ``data``; raises ``OSError``."""
+    """Write all of ``data``; raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 def spool(chunks, directory):
-    """Standard input for a command: an unlinked file, so that neither side waits for the other. None when empty."""
+    """Write the chunks to an unlinked file, as standard input of a command.
+
+    With a file, unlike a pipe, neither the command nor the runner waits for the other. Returns a descriptor at the
+    start of the file, or None without chunks.
+    """
     descriptor = None
     for chunk in chunks:
         if descriptor is None:
@@ -60,7 +70,10 @@ MARK = b"\n[... %d bytes cut ...]\n"
 
 
 class HeadAndTail(object):
-    """Bounded capture of what a program writes: the first and the last half of ``limit`` bytes; the rest is counted."""
+    """Bounded capture of a program's output.
+
+    Keeps the first ``limit / 2`` bytes and the last ``limit / 2`` bytes, and counts the bytes in between.
+    """
 
     def __init__(self, limit):
         self._half = max(1, limit // 2)
@@ -73,15 +86,15 @@ class HeadAndTail(object):
         if room > 0:
             self._head += data[:room]
             data = data[room:]
-        # Of more than the tail can hold only the end is copied.
+        # Bytes that exceed the tail are not copied.
         self._dropped += max(0, len(data) - self._half)
         self._tail += data[-self._half :]
-        # Trimming only at twice the size makes the copying linear in what is written.
+        # Trimming at each write would copy the tail each time. Trimming at twice the size keeps the cost linear.
         if len(self._tail) > 2 * self._half:
             self._trim()
 
     def finish(self):
-        """The kept bytes with the cut marked between head and tail, and how many bytes were cut."""
+        """Returns the captured bytes, with a mark between head and tail, and the number of bytes that were cut."""
         self._trim()
         if not self._dropped:
             return bytes(self._head + self._tail), 0
@@ -90,7 +103,7 @@ class HeadAndTail(object):
         return bytes(head + MARK % cut + tail), cut
 
     def reduce(self, limit):
-        """Keep at most ``limit`` bytes from now on, if that is less than before."""
+        """Lower the limit to ``limit`` bytes; a higher limit has no effect."""
         self._trim()
         if self._dropped or len(self._head) + len(self._tail) > limit:
             self._half = min(self._half, max(1, limit // 2))
@@ -99,7 +112,7 @@ class HeadAndTail(object):
             self._trim()
 
     def text(self):
-        """Like ``finish``, as text: what is not UTF-8 is replaced."""
+        """Like ``finish``, but decoded; bytes that are not UTF-8 are replaced."""
         kept, cut = self.finish()
         return kept.decode("utf-8", "replace"), cut
 

@@ -1,11 +1,11 @@
-"""Commands: one run to its end, with bounded output and a timeout, and a persistent shell for many.
+"""Run commands with bounded output and a timeout, and a persistent shell.
 
-Background jobs may hold the pipes of a command; its end does not wait for them.
+A background job may keep the pipes of its command open. The command ends without waiting for it.
 
-The persistent shell is a fresh bash per call that restores and saves its state. One long-lived bash would die or hang
-on ``exit``, ``set -e``, ``exec`` or closed descriptors. Here each call sources a snapshot (directory, umask, options,
-variables, functions, aliases), evaluates the command, and writes the next snapshot, also from an EXIT trap. A snapshot
-counts only when its last line was written; else the one before stays.
+The persistent shell starts a new bash for each call. One long-lived bash would die or hang on ``exit``, ``set -e``,
+``exec`` or closed descriptors. Each call sources a snapshot (directory, umask, options, variables, functions, aliases),
+evaluates the command, and writes the next snapshot, also from an EXIT trap. A snapshot is used only if its last line is
+complete; otherwise the previous snapshot is kept.
 """
 
 import os
@@ -21,14 +21,15 @@ from .processes import start_thread
 REPORT_LIMIT = 16 * 1024 * 1024
 MAX_OUTPUT = 16 * 1024 * 1024
 _POLL_SECONDS = 0.05
-# How long the pipes of a command that has ended may be silent, and held by its background processes, before they are
-# closed: on a busy machine the last member of a pipeline runs late.
+# Background processes may keep the pipes of a finished command open. The pipes are closed after _QUIET_SECONDS without
+# output, and after _LINGER_SECONDS in any case. They are not closed at once, because on a busy machine the last process
+# of a pipeline may still have to write.
 _QUIET_SECONDS = 0.25
 _LINGER_SECONDS = 1.0
 
 
 class Job(object):
-    """One command from start to result."""
+    """One execution of a command. ``limit`` is the size of the captured output in bytes, ``timeout`` is in seconds."""
 
     def __init__(self, table, timeout, limit, cancelled=None):
         self._table = table
@@ -41,10 +42,13 @@ class Job(object):
         self._ended_by = None
 
     def run(self, argv, env, cwd, stdin=None, report=False):
-        """Run ``argv``; returns the fields of the result, the output and the report.
+        """Run ``argv`` to its end.
 
-        ``stdin`` (a descriptor or None) is closed here once the command has it, since every command could read it below
-        /proc of this process.
+        ``stdin`` is a descriptor or None. It is closed as soon as the command has started. While it is open, other
+        commands could read it below /proc of this process.
+
+        Returns:
+            The fields of the result, the output, and the bytes written to the report descriptor.
         """
         begin = time.monotonic()
         try:
@@ -89,7 +93,7 @@ class Job(object):
                 os.close(end)
 
     def _attend(self, popen, deadline):
-        """Read until the command has ended and its pipes are closed, or held only by background processes."""
+        """Read until the command has ended and its pipes are closed or kept open only by background processes."""
         done = popen.dgym_entry.done
         linger_until = quiet_until = None
         while True:
@@ -119,10 +123,11 @@ class Job(object):
         self._ended_by = why
         self._killed = threading.Event()
         try:
-            # In a thread of its own, since a program that writes while it terminates must find a reader.
+            # This thread must continue to read: a program may write while it handles SIGTERM.
             start_thread(self._kill_group, "killer", popen, 1.0)
         except RuntimeError:
-            # The command has used up the tasks of its control group: no thread, hence no reader and no grace.
+            # The command has used up the task limit of its control group, so a thread cannot be started. Nobody reads
+            # during the kill, so a grace period would be useless.
             self._kill_group(popen, 0)
 
     def _kill_group(self, popen, grace):
@@ -157,7 +162,7 @@ class Job(object):
 
 
 class _Report(object):
-    """The bytes of the report descriptor, up to the limit; the rest is read and dropped."""
+    """Collects the bytes of the report descriptor up to ``REPORT_LIMIT``, and drops the rest."""
 
     def __init__(self):
         self._data = bytearray()
@@ -177,15 +182,16 @@ def _never_started(argv, cwd, error):
 
 
 def shell_argv(line, environment):
-    """The argument list that runs a shell line: by bash where there is one, as a user's terminal does."""
+    """Returns the arguments that run a shell line with bash, or with /bin/sh if bash is not installed."""
     return [find_program("bash", environment) or "/bin/sh", "-c", line]
 
 
 _END = b"# end of the snapshot\n"
 _MAX_STATE = 8 * 1024 * 1024
 
-# Runs inside the user's shell, whatever its options: writes by name (descriptors may be closed) with >| (noclobber),
-# and only uses builtins (no fork, PATH may be broken). The options come last, so that none disturbs the restoring.
+# Runs inside the user's shell and must work with any option of it. It opens files by name, because descriptors may be
+# closed. It uses >|, because noclobber may be set. It uses only builtins, because PATH may be broken. The options come
+# last in the snapshot, so that they do not affect how the rest is restored.
 _SAVE = r"""
 set +o >| "$__dgym_new.options"
 set +eux +o noglob +o functrace +o errtrace
@@ -213,7 +219,7 @@ compgen -A variable >| "$__dgym_new.names"
 __dgym_saved=1
 """
 
-# The command is evaluated on the first line, so that the line numbers bash reports are the command's own.
+# The command is evaluated on the first line, so that bash reports line numbers relative to the command.
 _DRIVER = (
     '{ __dgym_new=$1; __dgym_save=$2; __dgym_command=$3; . "$4"; set --; '
     'trap \'{ [ -n "${__dgym_saved-}" ] || eval "$__dgym_save"; } 2>/dev/null\' EXIT; } 2>/dev/null; '
@@ -224,7 +230,7 @@ _DRIVER = (
 
 
 class Shell(object):
-    """The persistent shell of one runner. Calls queue."""
+    """The persistent shell of a runner. Concurrent calls run one after another."""
 
     def __init__(self, table, configuration):
         self._table = table
@@ -233,7 +239,11 @@ class Shell(object):
         self._one_at_a_time = threading.Lock()
 
     def run(self, command, timeout, limit, cancelled):
-        """Run a command; like ``Job.run``, with the directory the shell ended in."""
+        """Run a command.
+
+        Returns:
+            The fields of the result as in ``Job.run``, with the shell's last directory as ``cwd``, and the output.
+        """
         environment = self._configuration.environment
         bash = find_program("bash", environment) or "bash"
         new = self._state + ".new"
@@ -251,7 +261,7 @@ class Shell(object):
         if not os.path.exists(self._state):
             with open(self._state, "wb") as stream:
                 stream.write(b"shopt -s expand_aliases\n" + _END)
-        # A single argument may have 128 KiB; longer commands are read from a file.
+        # Linux limits a single argument to 128 KiB, so a longer command is read from a file.
         if len(os.fsencode(command)) < 100 * 1024:
             return command
         path = self._state + ".command"

@@ -1,6 +1,6 @@
-"""Single files and directories: describe, list, read, replace, remove, find on PATH.
+"""Operations on single files and directories: describe, list, read, replace, remove, find on PATH.
 
-Plain operations without policy: what an agent may see or change is decided on the trusted side.
+These operations check no permissions of the agent. The trusted side decides what an agent may see or change.
 """
 
 import errno
@@ -17,12 +17,12 @@ _TYPES = (
 
 
 def printable(name):
-    """A name as text; bytes that are not UTF-8 become escapes, so that every peer can decode it."""
+    """Returns a file name as text that can be encoded in UTF-8. Other bytes become backslash escapes."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def type_of(mode):
-    """The protocol's name of a file type."""
+    """Returns the protocol's name of a file type: file, directory, symlink or other."""
     for check, name in _TYPES:
         if check(mode):
             return name
@@ -30,7 +30,10 @@ def type_of(mode):
 
 
 def describe(absolute, shown, real_parent=None):
-    """The protocol's FileStat of one path; a missing one is described as such."""
+    """Returns the protocol's FileStat of one path; its type is "missing" if the path does not exist.
+
+    ``real_parent`` is the resolved parent directory, if the caller has it; this avoids resolving each path.
+    """
     try:
         status = os.lstat(absolute)
     except (FileNotFoundError, NotADirectoryError):
@@ -52,7 +55,7 @@ def describe(absolute, shown, real_parent=None):
 
 
 def find_program(command, environment, directory="/"):
-    """The absolute path of a command that is started in ``directory`` with ``environment``; None if there is none."""
+    """Returns the absolute path of a command that is started in ``directory`` with ``environment``, or None."""
     if "/" in command:
         candidates = [command]
     else:
@@ -66,7 +69,10 @@ def find_program(command, environment, directory="/"):
 
 
 def list_directory(root, depth, limit):
-    """Entries below ``root``, sorted by path, never through symbolic links; at most ``limit``."""
+    """Returns at most ``limit`` entries below ``root``, sorted by path. Symbolic links are not followed.
+
+    Raises OSError if ``root`` cannot be listed; directories below it that cannot be listed are empty.
+    """
     entries = []
     levels = [("", os.path.realpath(root))]
     os.listdir(root)
@@ -92,9 +98,13 @@ def _names(directory):
 
 
 def open_regular(path, limit):
-    """A descriptor of a regular file of at most ``limit`` bytes, and its size.
+    """Open a regular file for reading, without blocking, because the path may be a FIFO.
 
-    Opened without blocking, since a program may have put a FIFO there.
+    Returns:
+        The descriptor and the size in bytes.
+
+    Raises:
+        OSError: EISDIR for a directory, EINVAL for any other special file, EFBIG for more than ``limit`` bytes.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     status = os.fstat(descriptor)
@@ -112,7 +122,7 @@ def open_regular(path, limit):
 
 
 def read_chunks(descriptor, limit, size=64 * 1024):
-    """The file's bytes; stops at ``limit`` even when the file grows meanwhile. Closes the descriptor."""
+    """Yields the bytes of a file, at most ``limit`` even if the file grows meanwhile. Closes the descriptor."""
     try:
         while limit > 0:
             data = os.read(descriptor, min(size, limit))
@@ -125,7 +135,11 @@ def read_chunks(descriptor, limit, size=64 * 1024):
 
 
 def write_atomically(path, chunks, mode):
-    """Replace or create a file in one step, parents included. A symbolic link at ``path`` itself is replaced."""
+    """Replace or create a file atomically, and create its parent directories.
+
+    A symbolic link at ``path`` is replaced and not followed. If ``mode`` is None, the mode of the replaced file is
+    kept, and a new file gets 0644. Raises OSError (EISDIR) if ``path`` is a directory.
+    """
     parent = os.path.dirname(path)
     os.makedirs(parent, exist_ok=True)
     mode = _mode_for(path) if mode is None else mode
@@ -155,7 +169,7 @@ def _mode_for(path):
 
 
 def remove(path):
-    """Remove a file, a link or a whole directory; no error when it is missing."""
+    """Remove a file, a link or a whole directory; does not raise if it is missing."""
     try:
         if stat.S_ISDIR(os.lstat(path).st_mode):
             _remove_directory(path)
@@ -166,7 +180,7 @@ def remove(path):
 
 
 def _remove_directory(path):
-    # Programs leave directories without permissions behind; their owner may still remove them.
+    # Programs may leave directories without permissions. The owner can restore the permissions.
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         try:
             os.chmod(path, 0o700)

@@ -1,6 +1,6 @@
-"""Removal of what outlives its processes in an IPC namespace: System V objects and POSIX message queues.
+"""Removes the System V objects and POSIX message queues of an IPC namespace, which outlive their processes.
 
-The containers of a pod share the namespace. What a sandbox left there would be found by the programs of the verifier.
+The containers of a pod share the IPC namespace. Programs in the verifier could open objects that the sandbox left.
 """
 
 import os
@@ -8,18 +8,21 @@ import os
 _QUEUES = "/dev/mqueue"
 _SYSTEM_V = "/proc/sysvipc"
 _IPC_RMID = 0
-# The kernel's table, the column of the identifier, and the call that removes an object.
+# The table below /proc/sysvipc, its column with the identifier, and the C function that removes an object.
 _KINDS = (("shm", "shmid", "shmctl"), ("sem", "semid", "semctl"), ("msg", "msqid", "msgctl"))
 _SHM_DEST = 0o1000
 _MACHINE = 0xEFFFFFFF
-"""The number of the namespace that the kernel begins with, on every machine."""
+"""Inode of the initial IPC namespace. It is the same on every Linux machine."""
 
 
 def clear():
-    """Remove all objects of this container's IPC namespace; returns how many were removed and how many are left.
+    """Remove all objects of the container's IPC namespace.
 
-    Elsewhere nothing is removed: the objects are the machine's. A segment that a process is attached to goes with that
-    process. Nobody finds it by its key any more.
+    Removes nothing in the initial namespace, whose objects belong to the machine, or if this process is not PID 1. A
+    removed segment with attached processes is destroyed when they end. No other process can attach to it by its key.
+
+    Returns:
+        The number of objects that were removed, and the number that are left.
     """
     if _is_the_machines():
         return 0, 0
@@ -54,7 +57,7 @@ def _remove(objects):
 
         library = ctypes.CDLL(None)
     except (ImportError, OSError):
-        return  # They are counted as left.
+        return  # the caller counts the objects as left
     for function, ident in objects:
         call = getattr(library, function)
         if function == "semctl":
@@ -64,7 +67,7 @@ def _remove(objects):
 
 
 def _objects():
-    """Names of queues, and System V objects as pairs of the call that removes one and its identifier."""
+    """Returns the names of the queues, and a pair of removing function and identifier for each System V object."""
     try:
         queues = os.listdir(_QUEUES)
     except OSError:

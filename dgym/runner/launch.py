@@ -1,8 +1,8 @@
-"""Understands an entrypoint well enough to start the same program under a debugger or a wrapper.
+"""Parses an entrypoint, so that the same program can be started under a debugger or a wrapper.
 
-Accepted: ``NAME=value`` prefixes, a Python interpreter with flags, a script or ``-m module``, and programs whose first
-line names a Python interpreter (console scripts such as ``pytest``). Any other entrypoint may run in a shell, but has
-no single Python program to debug.
+Accepted are ``NAME=value`` prefixes, a Python interpreter with flags and a script or ``-m module``, and programs whose
+first line names a Python interpreter (console scripts such as ``pytest``). Any other entrypoint may run in a shell, but
+cannot be debugged as a single Python program.
 """
 
 import glob
@@ -29,9 +29,10 @@ _EXPANSIONS = {"$": "$ expansion", "`": "command substitution"}
 
 
 class LaunchRefused(ValueError):
-    """The entrypoint is not one Python program; the message says why and what to do.
+    """The entrypoint is not a single Python program. The message contains the reason and a remedy.
 
-    ``needs_shell``: a shell may run the entrypoint, and a Python program in it.
+    Attributes:
+        needs_shell: True if a shell can run the entrypoint, which may then start a Python program.
     """
 
     def __init__(self, message, needs_shell=False):
@@ -40,9 +41,17 @@ class LaunchRefused(ValueError):
 
 
 class Launch(object):
-    """One Python program: ``python`` (absolute), extra ``env``, interpreter ``flags``, ``kind`` ("script" or
-    "module"), ``target`` (the script's path or the module's name), ``argv`` (its arguments), ``is_pytest``. ``notices``
-    are sentences about how it differs from what the entrypoint names.
+    """How to start a Python program.
+
+    Attributes:
+        python: Absolute path of the interpreter.
+        env: Additional environment variables.
+        flags: Flags of the interpreter.
+        kind: "script" or "module".
+        target: Path of the script or name of the module.
+        argv: Arguments of the program.
+        notices: Sentences that describe how the program differs from the entrypoint.
+        is_pytest: True if the program is pytest.
     """
 
     def __init__(self, python, env, flags, kind, target, argv, notices=()):
@@ -57,12 +66,12 @@ class Launch(object):
         self.is_pytest = bool(_PYTEST.match(name)) or (kind == "module" and target == "pytest.__main__")
 
     def command(self):
-        """The words that start the program: what ``sys.orig_argv`` is."""
+        """Returns the command line of the program, which is its ``sys.orig_argv``."""
         target = ["-m", self.target] if self.kind == "module" else [self.target]
         return [self.python] + self.flags + target + self.argv
 
     def fields(self):
-        """What the debugger's driver must know to run the program."""
+        """Returns the fields that are sent to the process that runs the program."""
         return {
             "kind": self.kind,
             "target": self.target,
@@ -74,7 +83,7 @@ class Launch(object):
 
 
 def parse_entrypoint(text, env, cwd):
-    """The program that ``text`` starts in directory ``cwd`` with environment ``env``; or LaunchRefused."""
+    """Returns the ``Launch`` of an entrypoint in directory ``cwd`` with environment ``env``; raises LaunchRefused."""
     try:
         words = split_words(text, cwd)
     except NeedsShell as needed:
@@ -97,7 +106,7 @@ def parse_entrypoint(text, env, cwd):
 
 
 def parse_program(text, command, found, arguments, env, cwd, extra=None):
-    """The program that ``command``, which is the file ``found``, starts with these arguments; or LaunchRefused."""
+    """Returns the ``Launch`` of ``command``, which is the file ``found``; raises LaunchRefused."""
     if is_interpreter(command):
         return parse_interpreter(text, found, arguments, extra)
     python, flags = _shebang(text, command, found, env, cwd)
@@ -105,18 +114,18 @@ def parse_program(text, command, found, arguments, env, cwd, extra=None):
 
 
 def parse_interpreter(text, python, arguments, extra=None):
-    """The program that an interpreter starts with these arguments; or LaunchRefused."""
+    """Returns the ``Launch`` of an interpreter with these arguments; raises LaunchRefused."""
     flags, kind, target, argv = _interpreter_arguments(text, arguments)
     return Launch(python, extra or {}, flags, kind, target, argv)
 
 
 def is_interpreter(command):
-    """Whether the command's name is that of a Python interpreter."""
+    """Returns True if the command's name is that of a Python interpreter."""
     return bool(_INTERPRETER.match(os.path.basename(command)))
 
 
 def refusal(text, why, needs_shell=False):
-    """The error for an entrypoint that cannot be debugged."""
+    """Returns the error for an entrypoint that cannot be debugged."""
     return LaunchRefused("%r cannot be debugged: %s; %s" % (text, why, _ADVICE), needs_shell)
 
 
@@ -144,7 +153,7 @@ def _interpreter_arguments(text, words):
 
 
 def _read_flag(text, word, words, flags):
-    """Move one flag to ``flags``; the module's name when it is ``-m``."""
+    """Append the flags of ``word`` to ``flags``. For ``-m``, returns the module's name, else None."""
     if word == "-" or word.startswith("--"):
         raise refusal(text, "%s is not supported" % word)
     for index, letter in enumerate(word[1:], 1):
@@ -164,12 +173,12 @@ def _read_flag(text, word, words, flags):
 
 
 def _shebang(text, command, path, env, cwd):
-    """The interpreter and flags that a script's first line names."""
+    """Returns the interpreter and the flags in a script's first line."""
     with open(path, "rb") as stream:
         head = stream.read(1024).decode("utf-8", "replace").splitlines()
     first = head[0] if head else ""
     if first.startswith("#!") and os.path.basename(first[2:].strip()) == "sh" and len(head) > 1:
-        # What installers write when the interpreter's path is too long or has blanks: '''exec' "/path/python" "$0" …
+        # Installers write this line if the interpreter's path is too long or has blanks: '''exec' "/path/python" "$0" …
         match = re.match(r"'''exec'\s+(\"[^\"]+\"|\S+)\s", head[1])
         first = "#!" + match.group(1) if match else first
     try:
@@ -191,14 +200,14 @@ def _shebang(text, command, path, env, cwd):
 
 
 class NeedsShell(ValueError):
-    """The command uses something that only a shell does; the message names it."""
+    """The command uses a feature of the shell; the message names it."""
 
 
 def split_words(text, cwd):
-    """The words of the command, with ``~`` and file patterns expanded as a shell would; or NeedsShell.
+    """Returns the words of the command, with ``~`` and file patterns expanded as in a shell; raises NeedsShell.
 
-    ``shlex`` cannot tell a quoted ``$x`` or ``*`` from a plain one, and that difference decides whether the command may
-    be started without a shell.
+    ``shlex`` does not distinguish a quoted ``$x`` or ``*`` from an unquoted ``$x`` or ``*``. A command can be started
+    without a shell only if ``$x`` is quoted.
     """
     return _Scanner(text.strip(), cwd).words()
 

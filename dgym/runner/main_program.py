@@ -1,7 +1,7 @@
-"""The program as the interpreter itself starts it: ``sys.path``, ``__main__`` and the modules that are loaded.
+"""Prepares ``sys.path``, ``__main__`` and ``sys.modules`` for a program as the interpreter itself would.
 
-The debugger and the scorer run the program in a process that has imported modules before it. What they share is here,
-so that the program is the same under both and under plain Python.
+The debugger and the scorer run the program in a process that has already imported modules. The functions here make the
+program behave under both as under plain Python.
 """
 
 import importlib.machinery
@@ -15,12 +15,12 @@ _PACKAGE = "dgym_runner"
 
 
 def is_isolated():
-    """Whether the interpreter leaves the directory of a script or module out of ``sys.path``."""
+    """Returns True if the interpreter does not add the directory of a script or module to ``sys.path``."""
     return bool(sys.flags.isolated or getattr(sys.flags, "safe_path", False))
 
 
 def first_entry(kind, target):
-    """What the interpreter puts first on ``sys.path``; None when it puts nothing there."""
+    """Returns the entry that the interpreter adds at the start of ``sys.path``, or None if it adds nothing."""
     if kind == "script" and _is_importable(target):
         return os.path.join(os.getcwd(), target) if sys.version_info >= (3, 9) else target
     if is_isolated():
@@ -31,7 +31,7 @@ def first_entry(kind, target):
 
 
 def _is_importable(target):
-    """Whether the interpreter imports ``__main__`` from there: a directory or an archive."""
+    """Returns True if the target is a directory or an archive, from which the interpreter imports ``__main__``."""
     for hook in sys.path_hooks:
         try:
             hook(target)
@@ -42,9 +42,14 @@ def _is_importable(target):
 
 
 def prepare(kind, target):
-    """Make an empty ``__main__``; returns the function that runs the program in it, and the function's arguments.
+    """Create an empty ``__main__``.
 
-    Raises ``SystemExit`` where the interpreter would exit, and what a script that cannot be compiled raises.
+    Returns:
+        The function that runs the program in ``__main__``, and its arguments.
+
+    Raises:
+        SystemExit: The script cannot be read.
+        SyntaxError, ValueError: The script cannot be compiled.
     """
     main = types.ModuleType("__main__")
     main.__dict__.update(__annotations__={}, __builtins__=sys.modules["builtins"])
@@ -71,11 +76,18 @@ def _load_script(target, namespace):
 
 
 def forget_modules(loaded, keep=()):
-    """Have the program import itself what was imported after ``loaded``, as far as its own files make a difference.
+    """Remove modules that were imported after ``loaded`` from ``sys.modules``, so that the program imports its own.
 
-    Where a file before the standard library on ``sys.path`` has the name of an imported module, the program must get
-    that file, and so must the library's modules that need it. ``keep`` names modules that go only if such a file has
-    their own name: the process works with their state. Returns what was dropped.
+    A file of the program may have the name of an imported module, and be on ``sys.path`` before the standard library.
+    The program must then import that file, and so must the modules of the standard library that import this name.
+
+    Args:
+        loaded: Names of the modules that are always kept.
+        keep: Names of modules with state that this process needs. They are removed only if a file of the program has
+            the same name.
+
+    Returns:
+        The removed modules by name.
     """
     new = sorted(set(sys.modules) - set(loaded))
     entries = _before_library()
@@ -89,7 +101,7 @@ def forget_modules(loaded, keep=()):
 
 
 def _is_hidden(name, entries):
-    """Whether a plain interpreter imports ``name`` from one of these entries of ``sys.path``."""
+    """Returns True if a plain interpreter would import ``name`` from one of these entries of ``sys.path``."""
     if name in sys.builtin_module_names or _is_frozen(name):
         return False
     spec = importlib.machinery.PathFinder.find_spec(name, entries)
@@ -101,7 +113,7 @@ def _is_frozen(name):
 
 
 def _is_plain(module):
-    """Whether importing a module twice has no consequences: it is Python code, and not of the import system."""
+    """Returns True if the module can be imported twice: it is Python code and not part of the import system."""
     filename = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "")
     return isinstance(filename, str) and filename.endswith(".py") and name.partition(".")[0] != "importlib"

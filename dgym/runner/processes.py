@@ -1,7 +1,7 @@
-"""Every process the runner starts: started tagged and limited, watched, reaped by one thread, killed without leftovers.
+"""Starts, limits, watches, reaps and kills the runner's child processes and their descendants.
 
-Three ways find what a command left behind, because each alone lets some escape: its process group, its tag in
-/proc/*/environ, and the orphans that the kernel hands to the runner (PR_SET_CHILD_SUBREAPER, or being PID 1).
+The processes that a command left are found in three ways: by its process group, by its tag in /proc/*/environ, and as
+orphans whose new parent is the runner (which is a child subreaper or PID 1). Each way alone misses some processes.
 """
 
 import os
@@ -15,34 +15,42 @@ from . import proctree
 
 TAG = "DGYM_TAG"
 _INIT = 1
-# On a desktop a user's own threads count against RLIMIT_NPROC too: this much is left to them, and the watchdog
-# enforces the real bound. The limit only slows a fork bomb between two checks of the watchdog.
+# RLIMIT_NPROC counts all threads of the user, which on a desktop includes other programs. It is therefore raised by
+# this number. The watchdog enforces the real limit, and RLIMIT_NPROC only slows a fork bomb between two checks.
 _NPROC_HEADROOM = 4096
-# Seconds that a start waits for the reaper to collect an earlier command's zombies, which count as processes.
+# Seconds for which a start is retried if the process limit is reached. Zombies of an earlier command count until they
+# are reaped.
 _ROOM_SECONDS = 5.0
 _ROOM_PAUSE = 0.01
-# How long processes that were killed with their command may take to end.
+# Seconds to wait for processes that were killed with their command.
 _ENDING_SECONDS = 0.5
-# The most that ending everything may take, and the pause between two attempts.
+# Time limit for killing all processes, and the pause between two attempts, in seconds.
 _KILL_SECONDS = 10.0
 _KILL_PAUSE = 0.001
 # Seconds between SIGXCPU, which names the cause, and SIGKILL, which cannot be ignored.
 _CPU_WARNING = 2
-# The share of the memory limit that commands may use together.
+# Fraction of the memory limit that all commands together may use.
 _SHARE = 0.9
-# How fast a program can fill memory: the next check comes before the room left could be used up at this rate.
+# Highest assumed rate at which a program fills memory. The watchdog checks again before the remaining memory could be
+# used up at this rate.
 _BYTES_PER_SECOND = 2e9
 _SHORTEST, _LONGEST = 0.02, 0.25
-# Exit status of a runner of which a thread failed.
+# Exit status of the runner after an exception in one of its threads.
 _THREAD_FAILED = 72
-# The status of a program that was killed, and that of a shell which ran one.
+# Exit status of a program that was killed by SIGKILL, and of a shell whose program was.
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 class Entry(object):
-    """One process that the runner started: ``done`` is set once it is reaped, ``ended_by`` names what killed it.
+    """One process that the runner started.
 
-    ``out_of_memory`` says that the kernel killed it, or a program that a shell waited for, for want of memory.
+    Attributes:
+        popen: The ``subprocess.Popen`` object.
+        tag: Value of ``DGYM_TAG`` in the environment of the process.
+        done: Event that is set when the process has been reaped.
+        ended_by: Reason for which the watchdog killed the process, "killed" or "memory", else None.
+        out_of_memory: True if the kernel's OOM killer killed the process, or a program for which a shell waited.
+        memory_kills: Count of OOM kills in the control group before the start.
     """
 
     def __init__(self, popen, tag, memory_kills):
@@ -55,7 +63,10 @@ class Entry(object):
 
 
 class ProcessTable(object):
-    """Starts, awaits and kills processes. One per runner: its reaper is the only caller of waitpid."""
+    """Starts processes, waits for them and kills them.
+
+    A runner has only one table, because its reaper thread must be the only caller of waitpid.
+    """
 
     def __init__(self):
         self.token = os.urandom(8).hex()
@@ -65,29 +76,29 @@ class ProcessTable(object):
         self._count = 0
         self._orphans_killed = 0
         self._closed = False
-        # Held while a process is started, so that the reaper cannot reap it before it is registered.
+        # Held during the start of a process. The reaper must not reap the process before it is registered.
         self._lock = threading.Lock()
         self._started = threading.Condition(self._lock)
         start_thread(self._reap, "reaper")
 
     def set_limits(self, limits):
-        """Set the resource limits of commands started from now on."""
+        """Set the resource limits of commands that are started after this call."""
         bounds = [
             (resource.RLIMIT_CPU, limits.cpu_seconds),
             (resource.RLIMIT_FSIZE, limits.file_size_bytes),
             (resource.RLIMIT_NPROC, limits.processes and limits.processes + _NPROC_HEADROOM),
-            # Twice the bound, since reserved memory counts here: this stops one allocation that would be complete
-            # before the watchdog's next check.
+            # RLIMIT_DATA also counts reserved memory, so it is twice the limit. It prevents a single allocation that
+            # would be complete before the watchdog's next check.
             (resource.RLIMIT_DATA, limits.memory_bytes and 2 * limits.memory_bytes),
         ]
         self._rlimits[1:] = [_below_hard_limit(which, value) for which, value in bounds if value]
 
     def spawn(self, argv, *, env, cwd, pass_fds=(), stdin=None, stdout=None, stderr=None):
-        """Start a process in a session and process group of its own; raises OSError as ``subprocess.Popen`` does."""
+        """Start a process in a new session and process group. Raises OSError like ``subprocess.Popen``."""
         limits = self._rlimits
 
         def prepare():
-            # Runs in the child after fork: plain C calls only, since other threads' locks are copied as they were.
+            # Runs in the child after fork. It must not take a lock, because another thread may have held it.
             for which, bounds in limits:
                 try:
                     resource.setrlimit(which, bounds)
@@ -126,19 +137,22 @@ class ProcessTable(object):
             memory_kills = self._memory_kills()
             popen = start(tag)
             self._entries[popen.pid] = Entry(popen, tag, memory_kills)
-            # When the machine runs out of memory the command goes before the runner does. Written from here: until it
-            # executes a program, a child of a process that is not dumpable may not open the file.
+            # If memory runs out, the kernel must kill the command and not the runner. The parent writes the file,
+            # because the child is not dumpable until it executes a program, and cannot open the file until then.
             proctree.prefer_for_oom_kill(popen.pid)
             popen.dgym_entry = self._entries[popen.pid]
             self._started.notify_all()
         return popen
 
     def wait(self, popen, timeout=None):
-        """The exit status (negative: a signal), or None when it still runs after ``timeout`` seconds."""
+        """Returns the exit status (negative for a signal), or None if it still runs after ``timeout`` seconds."""
         return popen.returncode if popen.dgym_entry.done.wait(timeout) else None
 
     def kill_group(self, popen, grace=1.0):
-        """Terminate a command and all that it started: SIGTERM to its group, then SIGKILL to all that is left of it."""
+        """Terminate a command and all processes that it started.
+
+        Sends SIGTERM to its group, waits up to ``grace`` seconds, and sends SIGKILL to all remaining processes.
+        """
         entry = popen.dgym_entry
         family = self._family(popen)
         if grace and not entry.done.is_set() and proctree.send_group(popen.pid, signal.SIGTERM):
@@ -149,30 +163,34 @@ class ProcessTable(object):
         entry.done.wait(5)
 
     def end_group(self, popen):
-        """Kill what is left of the group of a command that has ended: background jobs end with their command."""
+        """Kill the background jobs in the process group of a command that has ended."""
         proctree.send_group(popen.pid, signal.SIGKILL)
 
     def running(self):
-        """The entries of the processes that have been started and not reaped."""
+        """Returns the entries of the processes that have not been reaped."""
         with self._lock:
             return list(self._entries.values())
 
     def wait_until_busy(self):
-        """Return at once while anything runs below the runner, else once a process is started."""
+        """Wait until the runner has a child process. Returns immediately if it has one."""
         while not proctree.child_lookup()(os.getpid()):
             with self._started:
                 if not self._entries:
                     self._started.wait()
 
     def alive(self):
-        """Process ids of everything that descends from this runner or carries its tag, zombies left out.
+        """Returns the ids of all processes that descend from this runner or have its tag, without zombies.
 
-        As the first process of a PID namespace, the runner has all of the namespace's processes.
+        If the runner is PID 1, these are all other processes of its PID namespace.
         """
         return [pid for pid in self._everything() if proctree.is_alive(pid)]
 
     def end_all(self):
-        """Kill everything that runs; returns the number of orphans killed, and whether no process is left."""
+        """Kill all processes.
+
+        Returns:
+            The number of orphans that were killed, and True if no process is left.
+        """
         deadline = time.monotonic() + _ENDING_SECONDS
         while _has_children() and time.monotonic() < deadline:
             time.sleep(_KILL_PAUSE)
@@ -183,19 +201,19 @@ class ProcessTable(object):
 
     def _kill_everything(self):
         if os.getpid() == _INIT:
-            # One signal to every process of the namespace: a program that forks continuously cannot escape.
+            # Process id -1 signals all processes of the namespace at once, including those of a fork bomb.
             proctree.send(-1, signal.SIGKILL)
         deadline = time.monotonic() + _KILL_SECONDS
         while proctree.kill_all_of(self.alive) and time.monotonic() < deadline:
-            # A program that forks and ends continuously may escape every scan of /proc. As long as a descendant is
-            # left, this process has a child: one system call that finds none proves that there is none.
+            # Each scan of /proc may miss the processes of a program that forks and exits continuously. But this process
+            # has a child as long as a descendant is left, so waitid proves that no descendant is left.
             if not _has_children():
                 return True
             time.sleep(_KILL_PAUSE)
         return False
 
     def kill_all(self):
-        """Kill everything and refuse to start more; True once no process is left."""
+        """Kill all processes and refuse to start others. Returns True if no process is left."""
         with self._lock:
             self._closed = True
         clean = self._kill_everything()
@@ -221,10 +239,11 @@ class ProcessTable(object):
         return {pid: proctree.start_time(pid) for pid in proctree.descendants(popen.pid)}
 
     def _strays(self, tag, family):
-        # An orphan without the runner's tag has emptied its environment to hide. Which command it belongs to cannot be
-        # known, so it is killed with any.
+        # An orphan without the runner's tag has cleared its environment. It cannot be attributed to a command, so it is
+        # killed together with any command.
         with self._lock:
-            # While a process is started it has no tag yet, and is not registered. Stopped then, it would keep the lock.
+            # The lock excludes a process that is being started: it is not registered and has no tag, so it would be
+            # stopped as an orphan, and the thread that starts it would keep the lock.
             lookup = proctree.child_lookup()
             orphans = set(lookup(os.getpid())).difference(self._entries)
         found = set()
@@ -241,7 +260,8 @@ class ProcessTable(object):
     def _reap(self):
         while True:
             try:
-                # Without reaping: the kernel must not reuse the pid before its Popen is registered under the lock.
+                # WNOWAIT does not reap. The kernel must not reuse the pid before the Popen is registered under the
+                # lock.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             except ChildProcessError:
                 with self._started:
@@ -259,7 +279,7 @@ class ProcessTable(object):
         entry = self._entries.pop(pid, None) if reaped else None
         if entry is not None:
             entry.popen.returncode = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-            # A program that fills the memory faster than the watchdog looks is the kernel's to kill.
+            # A program may fill the memory between two checks of the watchdog. The kernel then kills it.
             if entry.popen.returncode in _KILLED:
                 entry.out_of_memory = self._memory_kills() > entry.memory_kills
             entry.done.set()
@@ -268,10 +288,13 @@ class ProcessTable(object):
 
 
 def start_thread(target, name, *arguments):
-    """Start a daemon thread of the runner. An exception that escapes it ends this process at once.
+    """Start a daemon thread. An exception that leaves ``target`` ends this process immediately.
 
-    Without a thread (a program has taken the runner's memory, say) requests would wait for answers until their
-    deadlines. When the process ends, the client knows at once. Raises RuntimeError if no thread can be started.
+    If a thread ended alone, for example for lack of memory, requests would wait for answers until their deadlines. If
+    the process ends, the client gets an error immediately.
+
+    Raises:
+        RuntimeError: The thread cannot be started.
     """
     threading.Thread(target=_run_or_exit, args=(target, arguments), name=name, daemon=True).start()
 
@@ -280,7 +303,7 @@ def _run_or_exit(target, arguments):
     try:
         target(*arguments)
     except BaseException:
-        # Nothing is written: what would be needed for it may be what is missing.
+        # Nothing is logged: after a MemoryError, logging could fail, too.
         os._exit(_THREAD_FAILED)
 
 
@@ -301,10 +324,9 @@ def _below_hard_limit(which, value):
 
 
 class Watchdog(object):
-    """Kills the command that would take the sandbox down: by its memory, at a share of the limit, or its processes.
+    """Kills a command that exceeds ``_SHARE`` of the memory limit, or the limit of processes.
 
-    A leaking program is then the agent's failure with an answer, instead of the kernel's choice, which may be the
-    runner.
+    The agent then gets an answer that reports the reason. Otherwise the kernel's OOM killer could kill the runner.
     """
 
     def __init__(self, table, limits):
@@ -324,7 +346,7 @@ class Watchdog(object):
             interval = self._check()
 
     def _check(self):
-        """Kill a command that exceeds a bound; returns the seconds until the next check."""
+        """Kill a command that exceeds a limit. Returns the seconds until the next check."""
         lookup = proctree.child_lookup()
         units = {}
         for child in lookup(os.getpid()):
@@ -339,7 +361,7 @@ class Watchdog(object):
         sizes = _sizes(units, proctree.resident_bytes)
         room = self._room(sizes)
         if room is not None and room < 0:
-            # The quick figure counts pages shared after fork several times: measure exactly before killing.
+            # The quick measurement counts pages that are shared after fork several times, so the exact one decides.
             sizes = _sizes(units, proctree.proportional_bytes)
             room = self._room(sizes)
             if room < 0:
@@ -348,14 +370,14 @@ class Watchdog(object):
         return _LONGEST if room is None else min(_LONGEST, max(_SHORTEST, room / _BYTES_PER_SECOND))
 
     def _room(self, sizes):
-        """Bytes until the nearest bound; None without a bound."""
+        """Returns the bytes left until the nearest limit (negative if it is exceeded), or None without a limit."""
         own = sum(sizes.values())
         rooms = []
         if self._limits.memory_bytes:
             rooms.append(_SHARE * self._limits.memory_bytes - own)
         if self._group is not None:
             used = self._group.usage()
-            # On a laptop the group is shared with others: their use is no reason to kill a command of the agent.
+            # On a laptop, other programs share the control group. Their memory must not cause a command to be killed.
             if own >= used / 2:
                 rooms.append(_SHARE * self._group.limit - used)
         return min(rooms) if rooms else None

@@ -1,6 +1,6 @@
-"""Processes as /proc shows them: descendants, environment, memory, the control group's memory; and signals to them.
+"""Reads processes and the memory of control groups from /proc, and sends signals.
 
-Everything here tolerates processes that vanish meanwhile.
+All functions tolerate processes that end during the call.
 """
 
 import os
@@ -22,24 +22,27 @@ def _read(path):
 
 
 def _stat_fields(pid):
-    # The command name, in parentheses, may hold spaces and parentheses itself: split after the last one.
+    # The command name is in parentheses and may itself contain spaces and parentheses, so the last one is searched.
     return _read("/proc/%d/stat" % pid).rpartition(b")")[2].split()
 
 
 def start_time(pid):
-    """The boot-relative start of a process, which with the pid identifies it uniquely; None when it has ended."""
+    """Returns the start time of a process in clock ticks since boot, or None if it has ended.
+
+    The process id and the start time together identify a process uniquely.
+    """
     fields = _stat_fields(pid)
     return int(fields[19]) if len(fields) > 19 else None
 
 
 def is_alive(pid):
-    """Whether the process exists and is not a zombie."""
+    """Returns True if the process exists and is not a zombie."""
     fields = _stat_fields(pid)
     return bool(fields) and fields[0] not in (b"Z", b"X")
 
 
 def all_pids():
-    """Every process id this /proc shows."""
+    """Returns all process ids in /proc."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
@@ -64,14 +67,17 @@ def _children_by_scan():
 
 
 def child_lookup():
-    """A function from a process id to its children: cheap where the kernel lists them, else from one full scan."""
+    """Returns a function that returns the children of a process id.
+
+    If the kernel does not list the children of a process, the function uses one full scan of /proc.
+    """
     if os.path.exists("/proc/self/task/%d/children" % os.getpid()):
         return _children_from_tasks
     return _children_by_scan()
 
 
 def descendants(pid, lookup=None):
-    """Every process below ``pid``, parents before their children."""
+    """Returns all descendants of ``pid``, parents before their children."""
     lookup = lookup or child_lookup()
     found, queue = [], [pid]
     seen = {pid}
@@ -85,7 +91,7 @@ def descendants(pid, lookup=None):
 
 
 def environment_value(pid, name):
-    """The value of a variable in the environment a process was started with; None when unset or unreadable."""
+    """Returns a variable of the environment with which a process was started, or None if unset or unreadable."""
     prefix = name.encode("ascii") + b"="
     for entry in _read("/proc/%d/environ" % pid).split(b"\0"):
         if entry.startswith(prefix):
@@ -94,13 +100,16 @@ def environment_value(pid, name):
 
 
 def resident_bytes(pid):
-    """Private resident memory: an over-estimate where pages are shared after fork."""
+    """Returns the private resident memory in bytes. Pages that are shared after fork count for each process."""
     fields = _read("/proc/%d/statm" % pid).split()
     return (int(fields[1]) - int(fields[2])) * PAGE if len(fields) > 2 else 0
 
 
 def proportional_bytes(pid):
-    """Resident memory with shared pages divided among their holders: exact but slow; falls back to the estimate."""
+    """Returns the proportional set size, which divides shared pages among processes. This is exact but slow.
+
+    Returns ``resident_bytes`` if the kernel does not report it.
+    """
     for line in _read("/proc/%d/smaps_rollup" % pid).splitlines():
         if line.startswith(b"Pss:"):
             return int(line.split()[1]) * 1024
@@ -108,7 +117,7 @@ def proportional_bytes(pid):
 
 
 def send(pid, number):
-    """Signal one process; no error when it has ended."""
+    """Signal one process; does not raise if it has ended."""
     try:
         os.kill(pid, number)
     except OSError:
@@ -116,7 +125,7 @@ def send(pid, number):
 
 
 def prefer_for_oom_kill(pid):
-    """Make the kernel choose this process, and what it starts, before others when memory runs out."""
+    """Make the OOM killer prefer this process and its future children."""
     try:
         with open("/proc/%d/oom_score_adj" % pid, "wb", buffering=0) as stream:
             stream.write(b"1000")
@@ -125,7 +134,7 @@ def prefer_for_oom_kill(pid):
 
 
 def send_group(group, number):
-    """Signal a process group; False when it is empty."""
+    """Signal a process group. Returns False if it has no process."""
     try:
         os.killpg(group, number)
     except OSError:
@@ -134,9 +143,13 @@ def send_group(group, number):
 
 
 def kill_all_of(find, seconds=10):
-    """SIGKILL the processes that ``find()`` names until it names none; False when some remain after ``seconds``.
+    """Kill the processes that ``find()`` returns, until it returns none.
 
-    All are stopped first: a program that forks as fast as it is killed would win otherwise.
+    All processes are stopped before they are killed. Otherwise a fork bomb could start processes faster than they are
+    killed.
+
+    Returns:
+        False if processes are left after ``seconds``.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -165,7 +178,7 @@ def _wait_gone(pids):
 
 
 class MemoryGroup(object):
-    """One control group with a limit."""
+    """A control group with a memory limit."""
 
     def __init__(self, directory, files, limit):
         self._directory = directory
@@ -173,7 +186,7 @@ class MemoryGroup(object):
         self.limit = limit
 
     def usage(self):
-        """Memory in use that the kernel cannot simply drop (page cache can be)."""
+        """Returns the memory in use in bytes, without the page cache, which the kernel can reclaim."""
         used = _number(os.path.join(self._directory, self._files[1])) or 0
         for line in _lines(os.path.join(self._directory, "memory.stat")):
             name, _, value = line.partition(" ")
@@ -183,7 +196,7 @@ class MemoryGroup(object):
 
 
 def find_group():
-    """The innermost control group of this process with a memory limit; None where there is none."""
+    """Returns the innermost control group of this process with a memory limit, or None."""
     for directory, mount, version in _own_groups():
         files = _V1 if version == 1 else _V2
         while directory.startswith(mount):
@@ -195,7 +208,7 @@ def find_group():
 
 
 def find_memory_kills():
-    """A function that counts the processes of this control group that the kernel has killed for want of memory."""
+    """Returns a function that returns the number of OOM kills in this control group (0 if it is not reported)."""
     for directory, _, version in _own_groups():
         path = os.path.join(directory, "memory.oom_control" if version == 1 else "memory.events")
         if _memory_kills(path) is not None:
@@ -212,7 +225,7 @@ def _memory_kills(path):
 
 
 def _own_groups():
-    """The control groups of this process that account for memory: directory, mount, version."""
+    """Yields directory, mount and version of the control groups of this process that account for memory."""
     own = _own_paths()
     for root, mount, version in _mounts():
         path = own.get(version)

@@ -1,13 +1,14 @@
-"""Describe the project in the current directory to the side that installs it: ``PYTHON project.py REQUEST``.
+"""Describe the project in the current directory: ``PYTHON project.py REQUEST``.
 
-The interpreter is that of the environment which the project is installed in, where pip and the project's build backend
-are installed too. REQUEST is JSON; the answer is JSON on the report descriptor.
+The interpreter belongs to the environment in which the project, pip and the project's build backend are installed.
+REQUEST is JSON. The answer is JSON on the report descriptor.
 
-``{"backend": "hatchling.build", "backend_path": []}`` asks which build requirements are missing. The answer is
-``{"missing": [...]}``: what the backend asks for (PEP 517 and 660) and the environment does not have.
+``{"backend": "hatchling.build", "backend_path": []}`` requests the missing build requirements. The answer is
+``{"missing": [...]}`` with the requirements of the backend (PEP 517 and 660) that are not installed.
 
-``{"installed": PLACES, "extras": [...]}`` asks about the installed project, whose files are below one of PLACES. The
-answer has its ``name``, ``version``, ``extras`` and ``dependencies``: requirements that apply to this interpreter.
+``{"installed": PLACES, "extras": [...]}`` requests the metadata of the installed project, whose files are below one of
+PLACES. The answer has ``name``, ``version``, ``extras`` and ``dependencies``, which are the requirements that apply to
+this interpreter.
 """
 
 import json
@@ -18,7 +19,7 @@ _MOST = 10000
 
 
 def missing_requirements(backend, backend_path):
-    """The requirements that the build backend asks for and that are not installed."""
+    """Returns the requirements of the build backend that are not installed. Exits if it cannot be imported."""
     import importlib
 
     sys.path[:0] = [os.path.abspath(path) for path in backend_path]
@@ -32,7 +33,7 @@ def missing_requirements(backend, backend_path):
     hook = getattr(found, "get_requires_for_build_editable", None) or getattr(
         found, "get_requires_for_build_wheel", None
     )
-    # Backends print; only the report is read.
+    # The hook may print; this does no harm, because the answer goes to the report descriptor.
     wanted = list(hook()) if hook is not None else []
     return [requirement for requirement in wanted if not _is_installed(requirement)]
 
@@ -48,8 +49,11 @@ def _is_installed(text):
 
 
 def installed_project(places, extras):
-    """Name, version, extras and dependencies of the distribution whose files are below one of ``places``."""
-    # Links are resolved: an environment names its files by several paths.
+    """Returns name, version, extras and dependencies of the distribution whose files are below one of ``places``.
+
+    Exits if it is not found.
+    """
+    # Links are resolved, because an environment may refer to its files by several paths.
     roots = [os.path.join(os.path.realpath(place), "") for place in places]
     for name, version, where, requires, provided in _distributions():
         if name and os.path.realpath(where).startswith(tuple(roots)):
@@ -63,7 +67,7 @@ def installed_project(places, extras):
 
 
 def _dependencies(name, requires, extras):
-    """The requirements that apply here with ``extras``; an extra may name other extras of the project itself."""
+    """Returns the requirements that apply here with ``extras``. An extra may include other extras of the project."""
     parsed = [_parsed(text) for text in requires]
     wanted, chosen, found = list(extras), set(), {}
     while True:
@@ -81,7 +85,7 @@ def _dependencies(name, requires, extras):
 
 
 def _distributions():
-    """Name, version, place, requirements and extras of each installed distribution."""
+    """Returns name, version, location, requirements and extras of each installed distribution."""
     try:
         from importlib import metadata  # novm
     except ImportError:
@@ -130,7 +134,7 @@ def main(request):
     """Answer one request."""
     report = int(os.environ["DGYM_REPORT_FD"])
     asked = json.loads(request)
-    # Started as a script, this directory is first on the path, and hides packages of the same names.
+    # Python puts the directory of a script first on the path. Its modules would hide packages of the same names.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
     if "backend" in asked:

@@ -1,4 +1,4 @@
-"""The runner's server: frames in, operations on worker threads, answers out; at the end no process is left."""
+"""The runner's server: receives requests, runs their operations on worker threads and sends the answers."""
 
 import errno
 import os
@@ -20,9 +20,9 @@ VERSION = 1
 _ACTIVATE_OUTPUT = 16 * 1024
 MAX_PENDING = 64
 _MAX_WORKERS = 40
-# Threads beyond these end when they find nothing to do: each keeps some memory.
+# At most this number of idle threads is kept, because each thread needs memory.
 _IDLE_WORKERS = 4
-# Operations under which programs run, which may end this process.
+# Operations that run programs. A program may cause this process to end, so the start of these operations is reported.
 _PROGRAMS = ("run", "shell", "debug")
 
 
@@ -41,7 +41,7 @@ class Server(object):
         self._backlog = 0
 
     def serve(self):
-        """Serve until the client sends ``exit`` or closes the connection."""
+        """Serve until the client sends ``exit`` or closes the connection. Raises ``FrameError``."""
         while True:
             frame = self._connection.receive()
             if frame is None or frame[0].get("op") == "exit":
@@ -49,7 +49,7 @@ class Server(object):
             self._dispatch(*frame)
 
     def end(self):
-        """Kill every process and remove the private directory; True once no process is left."""
+        """Kill every process and remove the private directory. Returns True if no process is left."""
         self._connection.silence()
         clean = self._table.kill_all()
         if self._operations.scratch:
@@ -62,11 +62,11 @@ class Server(object):
     def _dispatch(self, header, payload):
         ident, op = header.get("id"), header.get("op")
         if not isinstance(ident, int) or not isinstance(header.get("count", 1), int):
-            raise FrameError("a request without id, or credit that is no number")
+            raise FrameError("a request without id, or credit that is not a number")
         with self._lock:
             request = self._pending.get(ident)
         if op in ("body", "credit", "cancel"):
-            # A request that has been answered meanwhile: the frame crossed the answer on its way.
+            # A request is unknown here if it was answered before its last frame arrived.
             if request is not None:
                 self._continue(request, op, header, payload)
             return
@@ -87,7 +87,7 @@ class Server(object):
             if len(self._pending) >= MAX_PENDING:
                 raise FrameError("more than %d requests at once" % MAX_PENDING)
             self._pending[request.ident] = request
-            # Each request is assigned to a worker here, under the lock, so that no idle worker is counted twice.
+            # Workers are counted here, under the lock, so that an idle worker is not counted for two requests.
             if self._idle:
                 self._idle -= 1
             elif self._workers < _MAX_WORKERS and self._start_worker():
@@ -97,7 +97,11 @@ class Server(object):
         self._queue.put(request)
 
     def _start_worker(self):
-        """False when a command has used up the tasks of the control group: the next free worker takes the request."""
+        """Start a worker thread.
+
+        Returns False if a command has used up the task limit of the control group. The next free worker then takes the
+        request. Raises RuntimeError without any worker.
+        """
         try:
             processes.start_thread(self._work, "worker")
         except RuntimeError:
@@ -111,7 +115,7 @@ class Server(object):
             try:
                 self._answer(self._queue.get())
             except ConnectionError:
-                return  # the client is gone; the main loop ends this process
+                return  # the main loop also fails to read, and ends this process
             with self._lock:
                 if self._backlog:
                     self._backlog -= 1
@@ -136,7 +140,7 @@ class Server(object):
 
 
 def describe(problem):
-    """An exception as the protocol's error object."""
+    """Returns the protocol's error object for an exception."""
     if isinstance(problem, RequestError):
         return {"type": problem.kind, "message": str(problem)[:16384]}
     if isinstance(problem, OSError):
@@ -151,7 +155,7 @@ def describe(problem):
 
 
 class Operations(object):
-    """The operations on one configured workspace. Methods named ``do_<op>`` take a request and answer it."""
+    """The operations on a workspace. Each method ``do_<op>`` executes a request and answers it."""
 
     def __init__(self, table):
         self._table = table
@@ -164,14 +168,14 @@ class Operations(object):
 
     @property
     def scratch(self):
-        """The private directory to remove at the end; None before ``configure``."""
+        """The private directory, or None before ``configure``."""
         return self._configuration.scratch if self._configuration else None
 
     def handle(self, request):
-        """Execute one request and answer it."""
+        """Execute one request and answer it. Raises ``Invalid`` and the exceptions of the operation."""
         method = getattr(self, "do_%s" % request.op, None)
         if method is None:
-            raise Invalid("there is no operation %r" % (request.op,))
+            raise Invalid("unknown operation %r" % (request.op,))
         if self._configuration is None and request.op != "configure":
             raise Invalid("configure comes first")
         method(request, **request.args)
@@ -185,9 +189,9 @@ class Operations(object):
         base = configuration.base_environment(scratch, python, inherit, environment)
         config = self._configuration = configuration.Configuration(workspace, base, scratch)
         self._table.set_limits(bounds)
+        self._trees = trees.Trees(self._table, config)
         processes.Watchdog(self._table, bounds).start()
         self._shell = execution.Shell(self._table, config)
-        self._trees = trees.Trees(self._table, config)
         self._changed = trees.ChangedPaths(workspace)
         if activate:
             config.environment = configuration.activated_environment(activate, self._run_with_report)
@@ -280,7 +284,7 @@ class Operations(object):
     def do_debug(self, request, **fields):
         with self._debugging:
             if self._debugger is None:
-                # Only here, since most of its memory is needed only by episodes that debug.
+                # Imported on first use to save memory in episodes that do not debug.
                 from .debugger.host import DebugHost
 
                 self._debugger = DebugHost(self._configuration, self._table)

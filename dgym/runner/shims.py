@@ -1,14 +1,15 @@
-"""What runs before a program that is debugged or scored: the debugger's driver, shims on PATH, ``sitecustomize``.
+"""Code that runs before a program that is debugged or scored: ``sitecustomize`` and shims on PATH.
 
 A shell command starts its Python programs itself. ``hook/sitecustomize.py`` on PYTHONPATH runs when their interpreter
-starts, unless the command replaces PYTHONPATH, starts it with ``-I``, ``-E`` or ``-S``, or runs ``env -i``. A program
-that stands first on PATH in the place of an interpreter, a shim, acts before the interpreter starts.
+starts, unless the command replaces PYTHONPATH, passes ``-I``, ``-E`` or ``-S``, or uses ``env -i``. A shim is a program
+with the name of an interpreter in the first directory of PATH. It runs before the interpreter starts.
 
-A debugged shell command has a private directory, its session, which the runner and the command's programs share. It
-holds the hook and the shims, the claim file of the program that is debugged, and the socket and the pipe that this
-program connects to.
+A debugged shell command has a private directory, its session, which the runner and the command's programs share. The
+session contains the hook, the shims, the claim file of the debugged program, and the socket and the pipe to which that
+program connects.
 
-Interpreters import this module before ``sys.path`` is safe, so at its top it imports what every interpreter has loaded.
+Interpreters import this module while ``sys.path`` may still contain the program's own modules. It therefore imports at
+the top only modules that every interpreter has loaded.
 """
 
 import os
@@ -34,11 +35,15 @@ _DISPATCHER = "dispatch"
 _PACKAGE = "dgym_runner"
 
 
-# What the runner makes for a shell command
+# Environment of a shell command, created by the runner
 
 
 def hook_session(session, environment):
-    """Fill the private directory of a command to debug; returns the environment whose programs find what it holds."""
+    """Create the shims and the hook in the session of a command to debug.
+
+    Returns:
+        The environment of the command, with the shims on PATH and the hook on PYTHONPATH.
+    """
     programs, hook = os.path.join(session, PROGRAMS), os.path.join(session, HOOK)
     os.mkdir(programs)
     dispatcher = os.path.join(session, _DISPATCHER)
@@ -53,14 +58,18 @@ def hook_session(session, environment):
 
 
 def hook_scored(programs, environment):
-    """Fill the directory ``programs`` for a command to score; returns the environment, as ``hook_session`` does."""
+    """Create the shims of a command to score in the directory ``programs``.
+
+    Returns:
+        The environment of the command, as ``hook_session`` does.
+    """
     from .files import find_program
 
     hook = os.path.join(_RUNNER, HOOK)
     for name in _names(environment.get("PATH", os.defpath)):
         found = find_program(name, environment, os.getcwd())
         if found is None:
-            continue  # Started by its name, it would start itself.
+            continue  # a shim that executes its own name would start itself
         program = os.path.join(programs, name)
         with open(program, "w") as stream:
             stream.write(_IMPORTING % (_quoted(hook), _quoted(found)))
@@ -95,12 +104,12 @@ def _names(path):
 
 
 def is_session(directory):
-    """Whether this is the private directory of a debugged command, and the command has not ended."""
+    """Returns True if this is the session of a debugged command that has not ended."""
     return os.path.exists(os.path.join(directory, _DISPATCHER))
 
 
 def record_passed(session, words):
-    """Record a program that is not debugged, for the message when there is no other."""
+    """Record a program that is not debugged, for the error message if no program is debugged."""
     line = " ".join([os.path.basename(words[0])] + words[1:]).replace("\n", " ")[:_LONGEST_LINE]
     try:
         with open(os.path.join(session, _PASSED), "a") as stream:
@@ -110,7 +119,7 @@ def record_passed(session, words):
 
 
 def passed_programs(session):
-    """The first programs that were not debugged."""
+    """Returns the command lines of the first programs that were not debugged."""
     try:
         with open(os.path.join(session, _PASSED)) as stream:
             return [line for line in (stream.readline().strip() for _ in range(_LINES)) if line]
@@ -119,7 +128,7 @@ def passed_programs(session):
 
 
 def cleaned(environment, session):
-    """The environment without the session's entries."""
+    """Returns the environment without the entries that ``hook_session`` added."""
     environment = dict(environment)
     for variable, entry in (("PATH", PROGRAMS), ("PYTHONPATH", HOOK)):
         entries = environment.get(variable, "").split(os.pathsep)
@@ -134,7 +143,10 @@ def cleaned(environment, session):
 
 
 def at_directory(directory, operation, name):
-    """Call ``operation`` with a short path of ``name`` in the directory: a socket's path has at most 107 bytes."""
+    """Call ``operation`` with a short path of ``name`` in the directory.
+
+    The path of a Unix socket may have at most 107 bytes.
+    """
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         return operation("/proc/self/fd/%d/%s" % (descriptor, name))
@@ -142,13 +154,19 @@ def at_directory(directory, operation, name):
         os.close(descriptor)
 
 
-# What a program runs before its own code
+# Code that a program runs before its own
 
 
 def debug_if_first(session, words, parse):
-    """Become the debugged program, if it is the first of the session; else returns the program's environment.
+    """Replace this process by the debugged program, if no program of the session has been claimed and this one fits.
 
-    ``words`` have started the program; ``parse(launch)`` has the module ``launch`` understand them, or refuse.
+    Args:
+        session: Private directory of the shell command.
+        words: Command line of the program.
+        parse: Function that gets the module ``launch`` and returns the ``Launch``, or raises ``LaunchRefused``.
+
+    Returns:
+        The environment of the program, if it is not debugged.
     """
     if not os.path.isdir(session) or os.path.exists(os.path.join(session, CLAIM)):
         return cleaned(os.environ, session)
@@ -168,7 +186,7 @@ def debug_if_first(session, words, parse):
 
 
 def enter_interpreter(session):
-    """As an interpreter of the session starts: debug its program, or take the session out of its environment."""
+    """Called when an interpreter of the session starts. Debugs its program, or cleans ``os.environ`` of the session."""
     with open("/proc/self/cmdline", "rb") as stream:
         words = [os.fsdecode(word) for word in stream.read().split(b"\0")[:-1]]
     environment = debug_if_first(
@@ -180,7 +198,7 @@ def enter_interpreter(session):
 
 
 def _start_program(session, shim, arguments):
-    """Start the program in whose place ``shim`` stands: under the debugger if it is the one to debug, else as it is."""
+    """Execute the program that the shim replaces, under the debugger if it is the program to debug."""
     from dgym_runner import files
 
     name = os.path.basename(shim)
@@ -200,9 +218,10 @@ def _start_program(session, shim, arguments):
 
 
 def driven(launch, descriptors, environment):
-    """The command and the environment of a program that the debugger enters as its interpreter starts.
+    """Returns the command line and the environment of a program that the debugger enters when its interpreter starts.
 
-    ``-E``, ``-I`` and ``-S`` would keep the hook out: ``enter_debugger`` does what they ask for.
+    The flags ``-E``, ``-I`` and ``-S`` would disable the hook. They are removed here, and ``enter_debugger`` applies
+    their effects.
     """
     import json
 
@@ -225,12 +244,18 @@ def driven(launch, descriptors, environment):
 
 
 def enter_debugger(loaded, path, here):
-    """As the interpreter of a driven program starts: let the debugger in.
+    """Enter the debugger when the interpreter of a program from ``driven`` starts.
 
-    Returns the function that begins to trace and ``call_from``, by which to call the program's code before.
-    ``loaded`` are the modules and ``path`` the ``sys.path`` of the interpreter; ``here`` is the hook's directory. The
-    debugger imports the standard library with the workspace out of the way, so that a ``code.py`` or ``cmd.py`` there
-    is not taken for the library's.
+    The debugger imports the standard library without the workspace on ``sys.path``. Otherwise it could import a
+    ``code.py`` or ``cmd.py`` of the workspace.
+
+    Args:
+        loaded: Names of the modules that the interpreter has loaded.
+        path: The ``sys.path`` of the interpreter.
+        here: Directory of the hook.
+
+    Returns:
+        The function that starts tracing, and ``call_from``, which runs code of the program before that.
     """
     import json
 
@@ -253,7 +278,7 @@ def enter_debugger(loaded, path, here):
 
 
 def _may_hide_library(entry):
-    """Whether an entry of ``sys.path`` may hold a module with a name of the standard library."""
+    """Returns True if an entry of ``sys.path`` may contain a module with the name of a standard library module."""
     try:
         names = {name.partition(".")[0] for name in os.listdir(entry or os.curdir)}
     except OSError:
@@ -271,10 +296,13 @@ def _list(directory):
 
 
 def import_privately():
-    """Have the modules that are imported from now on find each other, whatever the program imports under their names.
+    """Make modules that are imported after this call import each other, even if the program has modules of these names.
 
-    Code of the library imports modules inside functions too, when the program has replaced them in ``sys.modules``. So
-    these modules get an ``__import__`` of their own. Returns a function that ends this, given the private modules.
+    Code of the standard library also imports modules inside functions. At that time, the program's modules may have
+    replaced them in ``sys.modules``. The modules therefore get their own ``__import__``.
+
+    Returns:
+        A function that ends the private imports. Its argument is the dict of the private modules.
     """
     import builtins
     from importlib.machinery import PathFinder
@@ -283,7 +311,7 @@ def import_privately():
     original = builtins.__import__
 
     def private_import(name, global_names=None, local_names=None, fromlist=(), level=0):
-        if level or name not in modules or isinstance(fromlist, list):  # a list: C code, which needs sys.modules
+        if level or name not in modules or isinstance(fromlist, list):  # C code passes a list, and needs sys.modules
             return original(name, global_names, local_names, fromlist, level)
         return modules[name if fromlist else name.partition(".")[0]]
 
@@ -312,7 +340,7 @@ def import_privately():
 
 
 def library_entries(path):
-    """The entries of a ``sys.path`` that hold the standard library, without what is installed or the workspace's."""
+    """Returns the entries of ``path`` that contain the standard library, without site-packages and the workspace."""
     library = os.path.dirname(os.path.abspath(os.__file__))
     return [
         entry
@@ -322,11 +350,11 @@ def library_entries(path):
 
 
 def run_next(here, call=lambda function, *arguments: function(*arguments)):
-    """Run the ``sitecustomize`` that ``sys.path`` has outside of the directory ``here``, if there is one, by ``call``.
+    """Run the ``sitecustomize`` of the environment, which the runner's ``sitecustomize`` in ``here`` hides.
 
-    The runner's ``sitecustomize`` hides the environment's own, which Python then does not find.
+    ``call(function, *arguments)`` calls the function that executes the module.
     """
-    # importlib.util would import more of the library, which the program may have its own modules for.
+    # importlib.util would import more modules, and the program may have its own modules of these names.
     import _frozen_importlib
     import _frozen_importlib_external
 
@@ -341,6 +369,6 @@ def run_next(here, call=lambda function, *arguments: function(*arguments)):
 if __name__ == "__main__":
     sys.modules[_PACKAGE] = type(sys)(_PACKAGE)
     sys.modules[_PACKAGE].__path__ = [_RUNNER]
-    # For those that import this module as the package's: it is not read a second time.
+    # Otherwise a module that imports ``dgym_runner.shims`` would load this file a second time.
     sys.modules[_PACKAGE + ".shims"] = sys.modules["__main__"]
     _start_program(sys.argv[1], sys.argv[2], sys.argv[3:])

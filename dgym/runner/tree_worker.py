@@ -1,16 +1,17 @@
-"""A short-lived program that works on whole trees: its memory goes with it, the runner stays small.
+"""A short-lived program that works on whole trees. It is a separate process, so that the runner needs less memory.
 
-``pack ROOT`` writes the paths named on standard input (NUL-separated) as a tar to standard output. ``unpack ROOT``
-extracts the tar on standard input below ROOT, and nothing anywhere else: no absolute names, no ``..``, no writing
-through symbolic links, no links that lead outside, no special files, no set-user-id bits.
+``pack ROOT`` writes the paths on standard input (NUL-separated) as a tar to standard output.
 
-``manifest ROOT CACHE TARGET LIMIT`` hashes at most LIMIT files and writes TARGET: a line of JSON for each path, that is
-the path and its entry. A hash is reused from CACHE while the file's identity, size and both times are the same, unless
-the file changed so shortly before it was hashed that a second change could have the same times. The change time
-decides: programs cannot set it back. A workspace beyond the limits has no manifest: programs can make more files than
-fit into memory.
+``unpack ROOT`` extracts the tar on standard input below ROOT. It refuses absolute names, ``..``, links that lead
+outside and special files. It does not write through symbolic links and does not set set-user-id bits.
 
-The status is 3 for an error of the system, whose number and text are on standard error.
+``manifest ROOT CACHE TARGET LIMIT`` writes the file TARGET with a line of JSON for each path, which contains the path
+and its entry. A hash is reused from CACHE if the file's identity, size and both times are the same. It is not reused if
+the file changed so shortly before it was hashed that a second change could have the same times. The change time (ctime)
+counts, because programs cannot set it. A workspace with more than LIMIT files is an error, because programs can create
+more files than fit into memory.
+
+The exit status is 3 for an OSError; its number and text are on standard error.
 """
 
 import errno
@@ -19,6 +20,18 @@ import stat
 import sys
 import time
 
+START = """
+import sys
+sys.modules["dgym_runner"] = package = type(sys)("dgym_runner")
+package.__path__ = [sys.argv.pop(1)]
+from dgym_runner.tree_worker import main
+sys.exit(main(*sys.argv[1:]))
+"""
+"""Starts the program: ``PYTHON -I -S -c START DIRECTORY COMMAND…`` with the directory of this file.
+
+An imported module is loaded from its bytecode. A script would be compiled at each start, which takes longer than the
+work on a small tree.
+"""
 _LEFT_OUT = {".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis"}
 _BYTECODE = (".pyc", ".pyo")
 SETTLED_NS = 100 * 1000 * 1000
@@ -30,7 +43,7 @@ MAX_MEMBER = 2 * 1024 * 1024 * 1024
 
 
 class Unsafe(Exception):
-    """The archive is no tar, or holds something that must not be extracted."""
+    """The archive is not a tar, or contains a member that must not be extracted."""
 
 
 def parts_of(name):
@@ -41,7 +54,7 @@ def parts_of(name):
 
 
 def check_link(parts, target):
-    """A symbolic link may only lead to places below the root."""
+    """Raise ``Unsafe`` if a symbolic link leads outside of the root."""
     if target.startswith("/"):
         raise Unsafe("the link %r leads to %r" % ("/".join(parts), target))
     depth = len(parts) - 1
@@ -65,12 +78,12 @@ class Unpacker(object):
     def extract(self, archive):
         for member in archive:
             if member.size > MAX_MEMBER:
-                # A header may announce any size; to skip that much would take for ever.
+                # A header may contain any size, and reading up to the next member would take too long.
                 raise Unsafe("%r has more than %d bytes" % (member.name, MAX_MEMBER))
             parts = parts_of(member.name)
             if parts:
                 self._extract(archive, member, parts)
-        # Last, since a directory without write permission takes no files; deepest first for the same reason.
+        # Modes are set last and deepest first, because a directory without write permission cannot be changed.
         for path in sorted(self._modes, reverse=True):
             os.chmod(path, self._modes[path])
 
@@ -95,7 +108,7 @@ class Unpacker(object):
             raise Unsafe("%r is a special file" % member.name)
 
     def _directory(self, parts):
-        """Make the directory, in the place of symbolic links and files on the way to it."""
+        """Create a directory and its parents. Symbolic links and files at these paths are replaced."""
         for count in range(1, len(parts) + 1):
             key = "/".join(parts[:count])
             if key in self._sound:
@@ -126,26 +139,45 @@ class Unpacker(object):
                 target.write(block)
             target.flush()
             os.fchmod(descriptor, mode)
-            if mtime:  # A member without a date is as old as its extraction.
+            if mtime:
                 os.utime(descriptor, (mtime, mtime))
 
 
-def unpack(root):
-    import tarfile  # here, since hashing a workspace mostly takes less time than this import
-
+def unpack(root, stream):
+    """Extract a tar below ``root``. Raises ``Unsafe`` or OSError."""
+    tarfile = import_tarfile()
     try:
-        with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
             Unpacker(root).extract(archive)
     except (tarfile.TarError, ValueError, OverflowError, EOFError) as problem:
         raise Unsafe("the archive cannot be read: %s" % problem)
-    # What follows the end mark is padding: read it, so that the sender does not meet a closed pipe.
-    while sys.stdin.buffer.read(64 * 1024):
+    # The padding after the end mark is read, too. Otherwise the sender would write to a closed pipe.
+    while stream.read(64 * 1024):
         pass
 
 
-def pack(root):
+def _unpack_input(root):
+    unpack(root, sys.stdin.buffer)
+
+
+def import_tarfile():
+    """Import tarfile without shutil. Call it first when the process has one thread: others could import shutil, too.
+
+    tarfile imports shutil for a function that packing and unpacking do not call. shutil imports bz2 and lzma, which
+    would take longer and more memory than the rest.
+    """
+    absent = "shutil" not in sys.modules
+    if absent:
+        sys.modules["shutil"] = type(sys)("shutil")
     import tarfile
 
+    if absent:
+        sys.modules.pop("shutil", None)
+    return tarfile
+
+
+def pack(root):
+    tarfile = import_tarfile()
     names = [os.fsdecode(name) for name in sys.stdin.buffer.read().split(b"\0") if name]
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         for name in names:
@@ -187,9 +219,11 @@ def now_ns():
 
 
 def fingerprint(root, limit):
-    """A number that changes with any change of the tree, and the time of its newest change; reads no file.
+    """Compute a fingerprint of a tree without reading its files.
 
-    Then the number of its paths, and the bytes of its files.
+    Returns:
+        A number that changes with any change of the tree, the newest ctime in nanoseconds, the number of paths, and the
+        total size in bytes.
     """
     value, newest, paths, size = 0, 0, 0, 0
     for relative, status in walk(root, limit):
@@ -205,7 +239,10 @@ def identity_of(status):
 
 
 def small_sha256():
-    """A SHA-256 without OpenSSL, whose library takes 4 MiB and several milliseconds; None if there is none."""
+    """Returns a SHA-256 constructor that does not load OpenSSL, or None.
+
+    Loading OpenSSL takes 4 MiB and several milliseconds.
+    """
     for name in ("_sha2", "_sha256"):
         try:
             return __import__(name).sha256
@@ -215,17 +252,18 @@ def small_sha256():
 
 
 class TooMuch(OSError):
-    """There is more to read than the caller allows."""
+    """The operation exceeds the caller's limit."""
 
     def __init__(self):
         OSError.__init__(self, errno.ENODATA, "too much has changed")
 
 
 class Hashing(object):
-    """The digests of files.
+    """Computes the digests of files.
 
-    ``new`` makes a hash; None: hashlib's. ``left`` is how many bytes may be read in all, beyond which it raises
-    ``TooMuch``; None: any number.
+    Args:
+        new: Constructor of the hash; hashlib's SHA-256 if None.
+        left: How many bytes may be read in total. ``digest`` raises ``TooMuch`` beyond this; None is unlimited.
     """
 
     def __init__(self, new=None, left=None):
@@ -235,7 +273,7 @@ class Hashing(object):
         self._left = left
 
     def digest(self, path):
-        """The file's SHA-256; empty when it cannot be read, which no readable file has."""
+        """Returns the SHA-256 of a file in hexadecimal, or an empty string if it cannot be read."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         except OSError:
@@ -243,7 +281,7 @@ class Hashing(object):
         state = self._new()
         with open(descriptor, "rb", buffering=0) as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return ""  # replaced by a program since it was found
+                return ""  # a program has replaced the file since lstat
             for block in iter(lambda: stream.read(256 * 1024), b""):
                 if self._left is not None:
                     self._left -= len(block)
@@ -254,7 +292,7 @@ class Hashing(object):
 
 
 def walk(root, limit):
-    """Relative paths and their lstat, directories themselves left out; ``OSError`` (E2BIG) above ``limit`` entries."""
+    """Yields each relative path and its lstat, without directories. Raises OSError (E2BIG) above ``limit`` entries."""
     queue = [""]
     seen = 0
     while queue:
@@ -276,7 +314,7 @@ def walk(root, limit):
 
 
 def _entries(directory):
-    """The entries of a directory; none when it cannot be read."""
+    """Yields the entries of a directory; yields nothing if it cannot be read."""
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -286,7 +324,7 @@ def _entries(directory):
 
 
 def hashed(path, status, known, fresh, key, hashing):
-    """The digest of one regular file, from the cache where that is safe."""
+    """Returns the digest of a regular file, from the cache ``known`` if the file cannot have changed."""
     identity = identity_of(status)
     old = known.get(key)
     if old and old[0] == identity and status.st_ctime_ns + SETTLED_NS < old[1]:
@@ -303,7 +341,7 @@ def key_of(relative):
 
 
 def describe(root, relative, status, known, fresh, hashing):
-    """The key of one path and its entry."""
+    """Returns the key of a path and its entry in the manifest."""
     key = key_of(relative)
     entry = {"type": "other", "mode": stat.S_IMODE(status.st_mode), "size": status.st_size}
     if stat.S_ISREG(status.st_mode):
@@ -313,16 +351,16 @@ def describe(root, relative, status, known, fresh, hashing):
         try:
             target = os.fsencode(os.readlink(os.path.join(root, relative)))
         except OSError:
-            return key, entry  # removed meanwhile by a program that still runs
+            return key, entry  # a running program has removed the link
         entry["type"] = "symlink"
         entry["target"] = target.decode("utf-8", "backslashreplace")
     if os.fsencode(relative) != key.encode("utf-8"):
-        entry["type"] = "unnamed"  # A patch cannot name it. Its hash or target shows that it has changed.
+        entry["type"] = "unnamed"  # a patch cannot contain this name; the hash or target shows changes of the file
     return key, entry
 
 
 def write_lines(root, target, limit, known, fresh, hashing):
-    """Write the manifest to ``target``; hashes are taken from ``known`` and put into ``fresh``."""
+    """Write the manifest to ``target``. Hashes are reused from ``known`` and stored in ``fresh``."""
     import json
 
     size = 0
@@ -342,22 +380,20 @@ def write_manifest(root, cache, target, limit):
     save(cache, fresh)
 
 
+def error_of(problem):
+    """Returns the number and the text of an OSError."""
+    where = ": %s" % problem.filename if problem.filename else ""
+    return problem.errno or errno.EIO, "%s%s" % (problem.strerror or problem, where)
+
+
 def main(command, *arguments):
-    """Run one command; returns the exit status."""
+    """Run one command and return the exit status. Only for a process of its own, see ``START``."""
     try:
-        {"pack": pack, "unpack": unpack, "manifest": write_manifest}[command](*arguments)
+        {"pack": pack, "unpack": _unpack_input, "manifest": write_manifest}[command](*arguments)
     except OSError as problem:
-        where = ": %s" % problem.filename if problem.filename else ""
-        sys.stderr.write("%d %s%s" % (problem.errno or errno.EIO, problem.strerror or problem, where))
+        sys.stderr.write("%d %s" % error_of(problem))
         return 3
     except Unsafe as problem:
         sys.stderr.write(str(problem))
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    # tarfile imports shutil for a function that packing and unpacking do not call. With re, bz2 and lzma, which shutil
-    # imports, it takes longer than all the rest of the start.
-    sys.modules["shutil"] = type(sys)("shutil")
-    sys.exit(main(*sys.argv[1:]))

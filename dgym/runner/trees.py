@@ -1,10 +1,13 @@
-"""Whole trees: manifest, tar in, tar out. Short-lived processes do the work; this side forwards the bytes.
+"""Operations on whole trees: manifest, pack, unpack. Processes of ``tree_worker`` execute them.
 
-Of few and small files the runner writes the manifest itself: to start a process takes longer.
+The runner itself unpacks a small tar and writes the manifest of few and small files, because this is faster than
+starting a process.
 """
 
 import contextlib
 import errno
+import io
+import itertools
 import json
 import os
 import stat
@@ -18,13 +21,14 @@ from .connection import RequestError
 _ERROR_LIMIT = 4096
 _FEW_PATHS = 1000
 _FEW_BYTES = 2 * 1024 * 1024
+_FEW_UNPACKED = 256 * 1024
 _MOST_LINES = 2000
 _LARGEST_HASHED = 1024 * 1024
 _MOST_HASHED = 16 * 1024 * 1024
 
 
 class TreeError(RequestError):
-    """A worker has failed; the message is the worker's."""
+    """A process of ``tree_worker`` failed; the message comes from that process."""
 
     kind = "tree"
 
@@ -38,11 +42,13 @@ class Trees(object):
         self._hashing = threading.Lock()
         self._seen = None
         self._hashed_at = 0
+        tree_worker.import_tarfile()  # here, because the runner has one thread yet
 
     def manifest(self, limit):
-        """A descriptor of the manifest: a line of JSON for each path; ``OSError`` (E2BIG) above ``limit`` files.
+        """Returns a descriptor of the manifest, which has a line of JSON for each path.
 
-        While the tree is unchanged, which is most of the time, nothing is hashed and no process is started.
+        If the tree has not changed since the last call, the file of the last call is returned. Raises OSError (E2BIG)
+        above ``limit`` files.
         """
         state = os.path.join(self._configuration.scratch, "state")
         target = os.path.join(state, "manifest.json")
@@ -59,7 +65,7 @@ class Trees(object):
             return os.open(target, os.O_RDONLY)
 
     def _write_here(self, target, limit):
-        """Write the manifest in this process; False if that would take too long."""
+        """Write the manifest in this process. Returns False if this would take too long."""
         new = tree_worker.small_sha256()
         if new is None:
             return False
@@ -67,18 +73,29 @@ class Trees(object):
         try:
             tree_worker.write_lines(self._configuration.workspace, target, min(limit, 4 * _FEW_PATHS), {}, {}, hashing)
         except OSError:
-            return False  # the tree has grown meanwhile
+            return False  # the tree has grown since the fingerprint
         return True
 
     def unpack(self, path, chunks):
-        """Extract the tar that arrives in chunks below ``path``."""
+        """Extract a tar below ``path``; ``chunks`` are the bytes of the tar. Raises ``TreeError``, OSError."""
         os.makedirs(path, exist_ok=True)
+        chunks, begin = iter(chunks), bytearray()
+        for chunk in chunks:
+            begin += chunk
+            if len(begin) > _FEW_UNPACKED:
+                break
+        else:
+            _unpack_here(path, begin)
+            return
         with self._worker("unpack", path) as worker:
             worker.stdout.close()
-            self._feed(worker, chunks)
+            self._feed(worker, itertools.chain([begin], chunks))
 
     def pack(self, path, names, send):
-        """Hand the tar of the ``names`` below ``path`` to ``send`` in chunks; each name ends with a NUL."""
+        """Create a tar and pass it to ``send`` in chunks.
+
+        ``names`` are chunks of bytes with the paths below ``path``, each with a final NUL.
+        """
         with self._worker("pack", path) as worker:
             self._feed(worker, names)
             with worker.stdout:
@@ -92,12 +109,13 @@ class Trees(object):
                 for chunk in chunks:
                     worker.stdin.write(chunk)
         except BrokenPipeError:
-            pass  # the worker has failed; its message says why
+            pass  # _check raises the worker's error
 
     @contextlib.contextmanager
     def _worker(self, *command):
-        """A process of ``tree_worker``; waits for its end, which is an error unless it reports success."""
-        argv = [sys.executable, "-I", "-S", "-B", tree_worker.__file__] + list(command)
+        """Run a process of ``tree_worker``, and wait for its end. Raises ``TreeError`` or OSError if it fails."""
+        directory = os.path.dirname(os.path.abspath(tree_worker.__file__))
+        argv = [sys.executable, "-I", "-S", "-B", "-c", tree_worker.START, directory] + list(command)
         reading, writing = os.pipe()
         with open(reading, "rb", buffering=0) as errors:
             try:
@@ -122,7 +140,7 @@ class Trees(object):
 
 
 class ChangedPaths(object):
-    """The paths of a tree that have changed since ``begin``, as one digest; unchanged files are never read."""
+    """Finds the paths of a tree that have changed since ``begin``, without reading unchanged files."""
 
     def __init__(self, root):
         self._root = root
@@ -133,7 +151,7 @@ class ChangedPaths(object):
         self._hashes = {}
 
     def begin(self, limit):
-        """Count changes from now on; returns the number of paths."""
+        """Record the current state of the tree and return the number of its paths."""
         with self._lock:
             self._before, self._described, self._hashes = None, {}, {}
             self._began = tree_worker.now_ns()
@@ -141,9 +159,10 @@ class ChangedPaths(object):
             return len(self._before)
 
     def lines(self, limit):
-        """The lines of the manifest of all paths that may have changed since ``begin``, with null if they are gone.
+        """Returns the lines of the manifest for all paths that may have changed since ``begin``.
 
-        Raises ``OSError`` (ENODATA) if ``begin`` has failed, the paths are too many or their files too large to read.
+        A removed path has null as its entry. Raises OSError (ENODATA) if ``begin`` failed, or if more than
+        ``_MOST_LINES`` paths or more than ``_FEW_BYTES`` of content have changed.
         """
         with self._lock:
             new = tree_worker.small_sha256()
@@ -152,7 +171,8 @@ class ChangedPaths(object):
             hashing, fresh, paths, lines = tree_worker.Hashing(new, left=_FEW_BYTES), {}, set(), []
             for path, status in tree_worker.walk(self._root, limit):
                 paths.add(path)
-                # What changed shortly before may have changed again within the same tick of the file system's clock.
+                # A file that changed shortly before ``begin`` may have changed again within the same tick of the file
+                # system's clock.
                 settled = status.st_ctime_ns + tree_worker.SETTLED_NS < self._began
                 if settled and self._before.get(path) == _identity(status):
                     continue
@@ -166,12 +186,16 @@ class ChangedPaths(object):
             return [json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n" for line in lines]
 
     def digest(self, limit):
-        """The SHA-256 of the changed paths, and the number of all paths.
+        """Compute one digest of all changed paths.
 
-        A path counts with its type, its executable bit, and its content: of a file above 1 MiB the size, of a symbolic
-        link the target. Empty when more than 16 MiB have changed since the last call, or ``begin`` has failed.
+        The digest covers the type, the executable bit and the content of each path. For a file above 1 MiB, the size
+        replaces the content; for a symbolic link, the target.
+
+        Returns:
+            The SHA-256 and the number of all paths. The SHA-256 is empty if more than 16 MiB have changed since the
+            last call, or if ``begin`` failed.
         """
-        import hashlib  # here, since the import takes 2 ms, and a verifier needs no digest
+        import hashlib  # imported here, because it takes 2 ms and a verifier does not need it
 
         with self._lock:
             if self._before is None:
@@ -183,7 +207,7 @@ class ChangedPaths(object):
                 if self._before.get(path) == identity:
                     continue
                 known = self._described.get(path)
-                # As in the manifest: a file may change twice within one tick of the file system's clock.
+                # A file may change twice within one tick of the file system's clock.
                 if known is None or known[0] != identity or status.st_ctime_ns + tree_worker.SETTLED_NS >= known[1]:
                     left -= min(status.st_size, _LARGEST_HASHED)
                     if left < 0:
@@ -201,12 +225,12 @@ def _identity(status):
 
 
 def _description(path, status):
-    """Type, executable bit and content of one path."""
+    """Returns type, executable bit and content (or its digest) of one path."""
     if stat.S_ISLNK(status.st_mode):
         try:
             return b"link " + os.fsencode(os.readlink(path))
         except OSError:
-            return b"other"  # removed meanwhile by a program that still runs
+            return b"other"  # a running program has removed the link
     if not stat.S_ISREG(status.st_mode):
         return b"other"
     kind = "program" if status.st_mode & stat.S_IXUSR else "file"
@@ -215,8 +239,17 @@ def _description(path, status):
     return ("%s %s" % (kind, content)).encode("ascii")
 
 
+def _unpack_here(path, data):
+    try:
+        tree_worker.unpack(path, io.BytesIO(data))
+    except tree_worker.Unsafe as problem:
+        raise TreeError(str(problem))
+    except OSError as problem:
+        raise OSError(*tree_worker.error_of(problem))
+
+
 def _check(status, message):
-    """Raise the error of a worker that has ended with this status and message; none with status 0."""
+    """Raise the error of a worker with this exit status and message; does nothing for status 0."""
     if status == 0:
         return
     text = message.decode("utf-8", "replace").strip() or "exit status %s" % status

@@ -1,13 +1,13 @@
-"""Where untrusted programs run: the protocol of a sandbox, the runner's client, and running a task's entrypoint.
+"""Sandboxes, in which untrusted programs run: their protocol, the client of the runner, and the task's entrypoint.
 
-:mod:`dgym.sandbox.local` opens sandboxes under bubblewrap or as plain processes, :mod:`dgym.sandbox.container` in
-docker or podman containers; a pod's sandbox is opened by the sidecar with ``RunnerClient`` alone.
+:mod:`dgym.sandbox.local` starts sandboxes under bubblewrap or as plain processes. :mod:`dgym.sandbox.container` starts
+them in docker or podman containers. In a pod, the sidecar connects to the runner with ``RunnerClient``.
 """
 
 from typing import TYPE_CHECKING
 
 from dgym.lazy import lazy_names
-from dgym.sandbox.entrypoint import (
+from dgym.sandbox._entrypoint import (
     Cause,
     EntrypointResult,
     EvaluationScript,
@@ -18,17 +18,17 @@ from dgym.sandbox.entrypoint import (
     parse_report,
     run_entrypoint,
 )
-from dgym.sandbox.protocol import (
+from dgym.sandbox._protocol import (
     DebugRequest,
     DebugResult,
     EngineName,
     FileStat,
     FileType,
-    Limits,
     ManifestEntry,
     RunResult,
     Sandbox,
     SandboxKind,
+    SandboxLimits,
     SandboxProvider,
     SandboxSpec,
     WorkspaceDigest,
@@ -36,7 +36,7 @@ from dgym.sandbox.protocol import (
 )
 
 if TYPE_CHECKING:
-    from dgym.sandbox.client import RunnerClient, RunnerInfo
+    from dgym.sandbox._client import RunnerClient, RunnerInfo
 
 __all__ = [
     "Cause",
@@ -47,7 +47,6 @@ __all__ = [
     "EvaluationScript",
     "FileStat",
     "FileType",
-    "Limits",
     "ManifestEntry",
     "Mode",
     "RunResult",
@@ -55,6 +54,7 @@ __all__ = [
     "RunnerInfo",
     "Sandbox",
     "SandboxKind",
+    "SandboxLimits",
     "SandboxProvider",
     "SandboxSpec",
     "TestReport",
@@ -66,5 +66,5 @@ __all__ = [
     "without_escapes",
 ]
 
-# The runner's client needs asyncio, which most users of the protocol's nouns do not.
-__getattr__ = lazy_names(__name__, {"dgym.sandbox.client": ("RunnerClient", "RunnerInfo")})
+# Imported lazily: most modules use only the types of the protocol, and the client imports asyncio.
+__getattr__ = lazy_names(__name__, {"dgym.sandbox._client": ("RunnerClient", "RunnerInfo")})

@@ -1,26 +1,23 @@
-"""The episode engine: tools, workspace, sandbox, journal, limits and scoring. Knows no HTTP and no cluster."""
+"""The engine of one episode: tools, workspace, sandbox, journal, limits and scoring. It uses no HTTP and no cluster."""
 
-from dgym.session.execution import bounded
-from dgym.session.limits import EpisodeLimits
-from dgym.session.preparation import SETUP_TIMEOUT_SECONDS, prepare, sandbox_spec, solution_versions
-from dgym.session.replay import RecordedHistory, death_observation
-from dgym.session.sandboxes import SandboxTermination
-from dgym.session.scoring import ChangeSet, verification_plan
-from dgym.session.session import Session
-from dgym.session.verification import SuiteCache
+from dgym.session._execution import EpisodeLimits, bounded
+from dgym.session._journal import RecordedTrajectory, death_observation
+from dgym.session._outcome import ChangeSet, scoring_plan
+from dgym.session._preparation import SETUP_TIMEOUT_SECONDS, prepare, sandbox_spec, solution_versions
+from dgym.session._sandboxes import SandboxTermination
+from dgym.session._session import Session
 
 __all__ = [
     "SETUP_TIMEOUT_SECONDS",
     "ChangeSet",
     "EpisodeLimits",
-    "RecordedHistory",
+    "RecordedTrajectory",
     "SandboxTermination",
     "Session",
-    "SuiteCache",
     "bounded",
     "death_observation",
     "prepare",
     "sandbox_spec",
+    "scoring_plan",
     "solution_versions",
-    "verification_plan",
 ]

@@ -1,1 +1,1 @@
-"""The HTTP face of a session: the only network port in an episode's pod. ``python -m dgym.sidecar`` runs it."""
+"""The HTTP server of a session, which has the only network port of an episode's pod: ``python -m dgym.sidecar``."""

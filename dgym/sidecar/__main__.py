@@ -1,4 +1,4 @@
-"""``python -m dgym.sidecar``: what a pod's sidecar container runs."""
+"""Entry point of the sidecar container of a pod: ``python -m dgym.sidecar``."""
 
 import contextlib
 import gc
@@ -11,7 +11,7 @@ from dgym.sidecar.settings import read_settings
 
 
 def main() -> int:
-    """Serve; 2 when the environment is wrong."""
+    """Serve until the end; return 2 if the settings in the environment are invalid."""
     try:
         settings = read_settings(os.environ)
     except ManifestError as error:
@@ -22,7 +22,7 @@ def main() -> int:
 
         from dgym.sidecar.serving import serve
 
-    # The imported modules stay: no collection needs to walk through them, which also leaves their pages alone.
+    # The imported modules are never freed, so the garbage collector need not traverse them and touch their pages.
     gc.collect()
     gc.freeze()
     asyncio.run(serve(settings))
@@ -31,10 +31,10 @@ def main() -> int:
 
 @contextlib.contextmanager
 def _without_tls() -> Iterator[None]:
-    """Let asyncio and aiohttp find no ``ssl``, which both can do without.
+    """Hide the module ``ssl`` while asyncio and aiohttp are imported. Both work without it.
 
-    The port speaks plain HTTP, and in ten thousand pods a few megabytes of OpenSSL and of certificates are many. A tool
-    that needs it imports it later, as ever.
+    The port uses plain HTTP, and OpenSSL with its certificates takes a few megabytes in each pod. Tools can import
+    ``ssl`` later as usual.
     """
     if "ssl" in sys.modules:
         yield

@@ -1,48 +1,182 @@
-"""The calls of one attempt over HTTP."""
+"""The HTTP routes of one attempt: each checks the request, limits concurrent calls, signs and logs the answer.
 
-from collections.abc import Iterator
+Probes need no signature. The routes of a sidecar in a sandbox pool are different until one call of the operator binds
+it to an attempt. Before this call only the operator has a token for the sidecar. The call is answered when the sidecar
+serves the calls of the attempt, so that an agent pod or driver that gets its token after the answer is not refused. A
+replayed call is refused because of its nonce.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import web
 
-from dgym.sidecar.access import Access, Caller, CallError
-from dgym.sidecar.answers import Guard, Handler, WebHandler, add_probes, check_length, check_upload, read_body, refuse
+from dgym.errors import (
+    ConflictError,
+    DgymError,
+    EpisodeOver,
+    InfrastructureError,
+    ManifestError,
+    PluginError,
+    SandboxLost,
+    SandboxStartFailed,
+    SetupFailed,
+    VerifierFailed,
+)
+from dgym.sidecar.access import Access, Caller
 from dgym.sidecar.attempt import Attempt, StillRunning
+from dgym.sidecar.settings import PooledSettings, Settings
 from dgym.tracing import Recorder, continue_trace
 from dgym.wire import calls
-from dgym.wire.calls import Call
+from dgym.wire.calls import HEALTH, READY, Call
 from dgym.wire.http import (
-    IDEMPOTENCY_HEADER,
     TRACEPARENT_HEADER,
     Accepted,
-    AttemptState,
-    CloseResponse,
-    DiffResponse,
+    BindRequest,
+    CallError,
+    ErrorBody,
     ErrorCode,
-    PeekResponse,
-    PrepareResponse,
     Role,
     SpansResponse,
-    StepResponse,
-    StepsResponse,
-    ToolsResponse,
-    UploadResponse,
-    VerifyResponse,
+    error_body,
+)
+from dgym.wire.server import WebHandler, json_response, refusal, serve
+from dgym.wire.signing import SIGNATURE_HEADER, SignedRequest, sign_answer
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+MAXIMUM_CALLS = 64
+_READY_TRIES = 50
+_READY_PAUSE = 0.02
+"""Seconds between two tries; all tries take one second."""
+
+
+class Guard:
+    """Serves only calls that are signed and allowed for the role of the caller.
+
+    Args:
+        access: Checks requests.
+        within: Returns the context manager in which the call of an authorized caller is served.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        within: Callable[[Caller, web.Request], AbstractContextManager[object]] = lambda *_: nullcontext(),
+    ) -> None:
+        self._access = access
+        self._within = within
+        self._calls = 0
+
+    def route(self, call: Call[Any, T], method: Callable[..., Awaitable[T] | T]) -> web.RouteDef:
+        """Return the route of ``call``, which is served by ``method``."""
+        return web.route(call.method, call.path, self.handler(call, method))
+
+    def handler(self, call: Call[Any, T], method: Callable[..., Awaitable[T] | T]) -> WebHandler:
+        """Return a handler that serves ``call`` by ``method``."""
+
+        async def handle(request: web.Request) -> web.Response:
+            started = time.monotonic()
+            response, code = await self._answer(request, call, method)
+            seconds = round(time.monotonic() - started, 4)
+            fields = {"method": request.method, "path": request.path, "code": code, "seconds": seconds}
+            _log.info("call", extra={"fields": fields})
+            return response
+
+        return handle
+
+    async def _answer(
+        self, request: web.Request, call: Call[Any, T], method: Callable[..., Awaitable[T] | T]
+    ) -> tuple[web.Response, str]:
+        self._calls += 1
+        signed = None
+        try:
+            signed = self._access.identify(request.method, request.raw_path, request.headers)
+            if self._calls > MAXIMUM_CALLS:
+                raise CallError(ErrorCode.BUSY, f"more than {MAXIMUM_CALLS} calls at once")
+            caller = self._access.authorize(signed.role, request.headers, call.roles)
+            with self._within(caller, request):
+                answer = await serve(request, call, method, content=signed.content)
+            self._access.check_current(caller)
+            return _signed(json_response(answer), signed), "ok"
+        except StillRunning:
+            return _signed(json_response(Accepted(running=True), status=202), signed), "running"
+        except ConnectionError:
+            raise  # the client has gone
+        except Exception as error:
+            body = describe(error)
+            if body.code is ErrorCode.INTERNAL:
+                _log.exception("the call failed")
+            return _signed(refusal(body), signed), body.code
+        finally:
+            self._calls -= 1
+
+
+def add_probes(router: web.UrlDispatcher, problem: Callable[[], str | None]) -> None:
+    """Add the probes of the kubelet. The sidecar is ready if ``problem()`` returns None.
+
+    The readiness probe waits for up to a second before it answers that the sidecar is not ready, because the next probe
+    follows only a second later.
+    """
+
+    async def health(_request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def ready(_request: web.Request) -> web.Response:
+        for _ in range(_READY_TRIES):
+            if problem() is None:
+                break
+            await asyncio.sleep(_READY_PAUSE)
+        found = problem()
+        return web.Response(text=f"{found or 'ok'}\n", status=503 if found else 200)
+
+    router.add_get(HEALTH, health)
+    router.add_get(READY, ready)
+
+
+def refuse(code: ErrorCode, message: str) -> WebHandler:
+    """Return a handler that answers all requests with this error, without checking their signature."""
+
+    async def handle(_request: web.Request) -> web.Response:
+        return refusal(error_body(code, message))
+
+    return handle
+
+
+def _signed(response: web.Response, signed: SignedRequest | None) -> web.Response:
+    """Sign ``response`` with the key of the request. If the request is not signed by a role, it is not signed."""
+    if signed is not None:
+        assert isinstance(response.body, bytes)
+        signature = sign_answer(signed.key, signed.authorization, response.status, response.body)
+        response.headers[SIGNATURE_HEADER] = signature
+    return response
+
+
+_CODES: tuple[tuple[type[DgymError], ErrorCode], ...] = (
+    (ConflictError, ErrorCode.CONFLICT),
+    (EpisodeOver, ErrorCode.ATTEMPT_OVER),
+    (ManifestError, ErrorCode.INVALID_ARGUMENT),
+    (PluginError, ErrorCode.INVALID_ARGUMENT),
+    (SetupFailed, ErrorCode.SETUP_FAILED),
+    (SandboxLost, ErrorCode.SANDBOX_LOST),
+    (SandboxStartFailed, ErrorCode.SANDBOX_LOST),
+    (VerifierFailed, ErrorCode.VERIFIER_FAILED),
+    (InfrastructureError, ErrorCode.INTERNAL),
 )
 
-T = TypeVar("T")
 
-
-class _Route(NamedTuple, Generic[T]):
-    """A call and the method that serves it, whose answer has the call's type."""
-
-    call: Call[Any, T]
-    handler: Handler[T]
-
-
-_KEY_LENGTH = 200
-_CHUNK_BYTES = 256 * 1024
+def describe(error: BaseException) -> ErrorBody:
+    """Return the body of the answer to a call that raised ``error``. The text of an unexpected error is only logged."""
+    if isinstance(error, CallError):
+        return error_body(error.code, str(error))
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return error_body(code, str(error))
+    return error_body(ErrorCode.INTERNAL, f"the sidecar failed ({type(error).__name__}); its log has the details")
 
 
 class Api:
@@ -50,149 +184,129 @@ class Api:
 
     Args:
         attempt: The attempt.
-        access: The tokens of its roles.
-        bind: The handler of repeated ``bind`` calls to a pooled sidecar; None: the sidecar is not pooled.
+        bind: Handler of repeated ``bind`` calls; None if the sidecar is not from a sandbox pool.
     """
 
-    def __init__(self, attempt: Attempt, access: Access, bind: WebHandler | None = None) -> None:
+    def __init__(self, attempt: Attempt, bind: WebHandler | None = None) -> None:
         self._attempt = attempt
-        self._access = access
-        self._bind = bind or refuse(ErrorCode.UNAUTHENTICATED, "the sidecar knows its attempt, and is never bound")
+        message = "the sidecar was started for an attempt and cannot be bound"
+        self._bind = bind or refuse(ErrorCode.UNAUTHENTICATED, message)
         self._recorder = Recorder()
 
     def application(self) -> web.Application:
-        """The application with all routes."""
-        application = web.Application()
-        router = application.router
-        guard = Guard(self._access, self._serving)
-        for route in self._routes():
-            router.add_route(route.call.method, route.call.path, guard.handler(route.call.roles, route.handler))
-        router.add_route(calls.BIND.method, calls.BIND.path, self._bind)
-        add_probes(router, lambda: self._attempt.problem)
-        router.add_route("*", "/{path:.*}", refuse(ErrorCode.NOT_FOUND, "there is no such call"))
+        """Return the application with all routes."""
+        application, attempt = web.Application(), self._attempt
+        route = Guard(attempt.access, self._serving).route
+        application.add_routes(
+            [
+                route(calls.WORKSPACE, attempt.upload_workspace),
+                route(calls.TRAJECTORY, attempt.upload_trajectory),
+                route(calls.PREPARE, attempt.prepare),
+                route(calls.SOLUTION, attempt.apply_solution),
+                route(calls.RESULT, attempt.wait_for_result),
+                route(calls.SPANS, lambda: SpansResponse(spans=self._recorder.spans())),
+                route(calls.RELEASE, attempt.release),
+                route(calls.RESET, attempt.reset),
+                route(calls.STEP, attempt.step),
+                route(calls.STEPS, attempt.steps),
+                route(calls.PEEK, attempt.peek),
+                route(calls.TOOLS, attempt.tools),
+                route(calls.PATCH, attempt.patch),
+                route(calls.FINISH, attempt.finish),
+                route(calls.TERMINATED, attempt.terminated),
+                route(calls.RUNNING, attempt.running),
+                route(calls.PAUSE, attempt.pause),
+                route(calls.CANCEL, attempt.cancel),
+                route(calls.STATE, attempt.state),
+                web.route(calls.BIND.method, calls.BIND.path, self._bind),
+            ]
+        )
+        add_probes(application.router, lambda: attempt.problem)
+        message = "the sidecar does not have a call with this path and method"
+        application.router.add_route("*", "/{path:.*}", refuse(ErrorCode.NOT_FOUND, message))
         return application
-
-    def _routes(self) -> list["_Route[Any]"]:
-        return [
-            _Route(calls.WORKSPACE, self._workspace),
-            _Route(calls.HISTORY, self._history),
-            _Route(calls.PREPARE, self._prepare),
-            _Route(calls.SOLUTION, self._solution),
-            _Route(calls.RESULT, self._result),
-            _Route(calls.SPANS, self._spans),
-            _Route(calls.RELEASE, self._release),
-            _Route(calls.RESET, self._reset),
-            _Route(calls.STEP, self._step),
-            _Route(calls.STEPS, self._steps),
-            _Route(calls.PEEK, self._peek),
-            _Route(calls.TOOLS, self._tools),
-            _Route(calls.DIFF, self._diff),
-            _Route(calls.CLOSE, self._close),
-            _Route(calls.VERIFY, self._verify),
-            _Route(calls.RUNNING, self._running),
-            _Route(calls.PAUSE, self._pause),
-            _Route(calls.CANCEL, self._cancel),
-            _Route(calls.STATE, self._state),
-        ]
 
     @contextmanager
     def _serving(self, caller: Caller, request: web.Request) -> Iterator[None]:
-        """A driver's call renews its lease, and is a span of the caller's trace."""
+        """Serve a call: it renews the lease of a driver, and is recorded as a span of the caller's trace."""
         lease = self._attempt.lease.call() if caller.role is Role.DRIVE else nullcontext()
         with lease, self._span(request):
             yield
 
     def _span(self, request: web.Request) -> AbstractContextManager[object]:
-        """The span of a call, once its caller is known: only drivers of the attempt may fill the memory with them."""
+        """Start the span of a call. Only for authorized callers, because spans are kept in memory."""
         route = request.match_info.route.resource
         name = f"{request.method} {route.canonical if route is not None else request.path}"
         header, record = request.headers.get(TRACEPARENT_HEADER, ""), self._recorder.record
         return continue_trace(header, record, name, answers=(StillRunning, CallError))
 
-    # prepare
 
-    async def _workspace(self, request: web.Request) -> UploadResponse:
-        check_length(request, calls.WORKSPACE.limit)
-        return check_upload(await self._attempt.receive_workspace(request.content.iter_chunked(_CHUNK_BYTES)))
+class Binding:
+    """Serves the call that binds the sidecar, and its repetitions.
 
-    async def _history(self, request: web.Request) -> UploadResponse:
-        check_length(request, calls.HISTORY.limit)
-        return check_upload(await self._attempt.receive_history(request.content.iter_chunked(_CHUNK_BYTES)))
+    Args:
+        settings: Settings of the sidecar in the sandbox pool.
+        over: Why the sidecar cannot be bound any more; None if it can.
+    """
 
-    async def _prepare(self, request: web.Request) -> PrepareResponse:
-        prepared = await read_body(request, calls.PREPARE)
-        tools = self._attempt.prepare(prepared)
-        if prepared.driver_idle_seconds is not None:
-            self._access.ignore_epochs(Role.DRIVE)
-        return PrepareResponse(tools=tools)
+    def __init__(self, settings: PooledSettings, *, over: str | None) -> None:
+        self._settings = settings
+        self._over = over
+        self._request: BindRequest | None = None
+        self._requested = asyncio.Event()
+        self._served = asyncio.Event()
+        guard = Guard(Access({Role.OPERATE: settings.bind_sha256}))
+        self.handler: WebHandler = guard.handler(calls.BIND, self._bind)
 
-    async def _solution(self, _request: web.Request) -> PeekResponse:
-        return PeekResponse(observation=await self._attempt.apply_solution())
+    def application(self, problem: Callable[[], str | None]) -> web.Application:
+        """Return the application of a sidecar that is not bound. It is ready if ``problem()`` returns None."""
+        application = web.Application(middlewares=[_close_connection])
+        application.router.add_route(calls.BIND.method, calls.BIND.path, self.handler)
+        add_probes(application.router, problem)
+        message = "the sidecar is not bound to an attempt yet, so that it does not accept this call"
+        application.router.add_route("*", "/{path:.*}", refuse(ErrorCode.UNAUTHENTICATED, message))
+        return application
 
-    async def _result(self, _request: web.Request) -> CloseResponse:
-        return CloseResponse(result=await self._attempt.wait_for_result())
+    async def settings(self) -> Settings:
+        """Wait until the sidecar is bound, and return the settings of its attempt."""
+        await self._requested.wait()
+        assert self._request is not None
+        return self._settings.bound(self._request)
 
-    async def _spans(self, _request: web.Request) -> SpansResponse:
-        return SpansResponse(spans=self._recorder.spans())
+    def confirm(self) -> None:
+        """Answer the call, because the attempt is served now."""
+        self._served.set()
 
-    async def _release(self, request: web.Request) -> Accepted:
-        self._attempt.record_release(await read_body(request, calls.RELEASE))
+    async def _bind(self, wanted: BindRequest) -> Accepted:
+        if self._over is not None:
+            raise CallError(ErrorCode.ATTEMPT_OVER, self._over)
+        if self._request is None:
+            self._check(wanted)
+            self._request = wanted
+            self._requested.set()
+        elif wanted != self._request:
+            raise CallError(ErrorCode.CONFLICT, "the sidecar is bound to another attempt, or with other tokens")
+        await self._served.wait()
         return Accepted()
 
-    # drive
-
-    async def _reset(self, request: web.Request) -> StepResponse:
-        key = request.headers.get(IDEMPOTENCY_HEADER, "")
-        if not 0 < len(key) <= _KEY_LENGTH:
-            message = f"the header {IDEMPOTENCY_HEADER} must have 1 to {_KEY_LENGTH} characters"
-            raise CallError(ErrorCode.INVALID_ARGUMENT, message)
-        return await self._attempt.reset(key, await read_body(request, calls.RESET))
-
-    async def _step(self, request: web.Request) -> StepResponse:
-        seq = _number(request.match_info["seq"], "the step's number")
-        return await self._attempt.step(seq, await read_body(request, calls.STEP))
-
-    async def _steps(self, request: web.Request) -> StepsResponse:
-        return self._attempt.steps(_number(request.query.get("from", "0"), "from"))
-
-    async def _peek(self, request: web.Request) -> PeekResponse:
-        return PeekResponse(observation=await self._attempt.peek(await read_body(request, calls.PEEK)))
-
-    async def _tools(self, _request: web.Request) -> ToolsResponse:
-        return self._attempt.tools()
-
-    async def _diff(self, _request: web.Request) -> DiffResponse:
-        return DiffResponse(patch=await self._attempt.diff())
-
-    async def _close(self, request: web.Request) -> CloseResponse:
-        return CloseResponse(result=await self._attempt.close_episode(await read_body(request, calls.CLOSE)))
-
-    # operate
-
-    async def _verify(self, _request: web.Request) -> VerifyResponse:
-        return self._attempt.sandbox_has_ended()
-
-    async def _running(self, request: web.Request) -> Accepted:
-        if not self._attempt.sandbox_still_runs(await read_body(request, calls.RUNNING)):
-            raise StillRunning
-        return Accepted()
-
-    async def _pause(self, request: web.Request) -> Accepted:
-        lost = await read_body(request, calls.PAUSE)
-        if not self._access.has_newer(lost.epoch):
-            self._attempt.pause()
-        return Accepted()
-
-    async def _cancel(self, _request: web.Request) -> Accepted:
-        if not self._attempt.cancel():
-            raise StillRunning
-        return Accepted()
-
-    async def _state(self, _request: web.Request) -> AttemptState:
-        return self._attempt.state
+    def _check(self, wanted: BindRequest) -> None:
+        """Check that no token of the attempt is equal to the token of this call, because it could repeat the call."""
+        digests = {
+            "prepareSha256": wanted.prepare_sha256,
+            "driveSha256": wanted.drive_sha256,
+            "operateSha256": wanted.operate_sha256,
+        }
+        for name, digest in digests.items():
+            if digest == self._settings.bind_sha256:
+                message = f"{name} is the digest of the token that binds; give each role of the attempt its own token"
+                raise CallError(ErrorCode.INVALID_ARGUMENT, message)
 
 
-def _number(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > 9:
-        raise CallError(ErrorCode.INVALID_ARGUMENT, f"{name} must be a whole number, not {text[:40]!r}")
-    return int(text)
+@web.middleware
+async def _close_connection(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Close each connection after one request, because the next request may be for the attempt's application."""
+    response = await handler(request)
+    response.force_close()
+    return response

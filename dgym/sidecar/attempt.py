@@ -1,62 +1,104 @@
-"""One attempt of an episode, from the uploaded workspace to the verdict. Knows no HTTP."""
+"""One attempt of an episode, from the upload of the workspace to the result. Independent of HTTP."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 import msgspec
 
 from dgym.errors import ConflictError, EpisodeOver, InfrastructureError, SandboxLost, SandboxStartFailed
 from dgym.session import SandboxTermination, Session
-from dgym.sidecar.access import CallError
-from dgym.sidecar.evidence import Evidence, evidence_of, last_evidence, state_of
-from dgym.sidecar.lease import DriverLease
-from dgym.sidecar.preparation import Upload, Uploads, make_session
-from dgym.sidecar.runners import Runners, TerminationReports
+from dgym.sidecar.access import Access
+from dgym.sidecar.preparation import Runners, TerminationReports, Upload, Uploads, make_session
 from dgym.sidecar.settings import Settings
-from dgym.wire import EndReason, Observation, Result, Step
+from dgym.wire import EndReason, Result, Step, checked_action
 from dgym.wire.http import (
     DRIVER_REASONS,
-    HISTORY_LIMIT,
+    TRAJECTORY_PAGE_LIMIT,
+    Accepted,
     AttemptState,
-    CloseRequest,
+    CallError,
     ErrorCode,
+    FinishRequest,
+    FinishResponse,
+    PatchResponse,
+    PauseRequest,
+    PeekResponse,
     PrepareRequest,
+    PrepareResponse,
     ReleaseRequest,
     ResetRequest,
+    Role,
     RunningRequest,
     StepRequest,
     StepResponse,
     StepsResponse,
+    TerminatedResponse,
     ToolsResponse,
     UploadResponse,
     Usage,
-    VerifyResponse,
 )
-from dgym.wire.signing import sign_verdict
+from dgym.wire.outcome import Evidence
+from dgym.wire.signing import sign_outcome
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _RECORDED_SECONDS = 15.0
-"""How old the clock in the termination message may be: a sidecar that is killed says no more."""
+"""Interval of updates of the termination message, because a killed sidecar cannot write it at its end."""
+_WITH_THE_POD_SECONDS = 2.0
+"""A sandbox that ended within this time before the sidecar's shutdown was terminated with its pod."""
+
+
+class DriverLease:
+    """The time since the driver's last call, by the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._renewed = time.monotonic()
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[None]:
+        """Context of a driver's call. The lease is suspended during the call and renewed at its end."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            self._renewed = time.monotonic()
+
+    async def expired(self, seconds: float) -> None:
+        """Wait until there has been no call for ``seconds``. The time begins now."""
+        self._renewed = time.monotonic()
+        while True:
+            left = self.left(seconds)
+            if left <= 0:
+                return
+            await asyncio.sleep(left)
+
+    def left(self, seconds: float) -> float:
+        """Return the time in seconds until the driver has made no call for ``seconds``: all of it during a call."""
+        return seconds if self._calls else self._renewed + seconds - time.monotonic()
 
 
 class StillRunning(Exception):
-    """The call has not ended yet; a repetition joins it."""
+    """The call has not finished yet. A repetition of the call waits for the same operation."""
 
 
 class Attempt:
-    """Serves the calls of one attempt over one session.
+    """Serves the calls of one attempt with one session. Each call has a method of the same name.
+
+    A method raises ``StillRunning`` if the call takes longer than ``Settings.answer_seconds``.
 
     Args:
-        settings: Directories and time limits.
+        settings: Digests of tokens, directories and time limits.
         runners: The pod's two runners.
-        over: Why the attempt accepts no calls any more; None: it does.
-        record: Called whenever the evidence, the result or the failure has changed.
+        over: Why the attempt does not accept calls any more; None if it does.
+        record: Called when the evidence, the result or the failure has changed.
     """
 
     def __init__(
@@ -67,11 +109,12 @@ class Attempt:
         over: str | None = None,
         record: Callable[["Attempt"], None],
     ) -> None:
+        self.access = Access(settings.digests)
         self.failure: Exception | None = None
         self.result: Result | None = None
         self.ended = asyncio.Event()
         self.released = asyncio.Event()
-        self.release: ReleaseRequest | None = None
+        self.released_with: ReleaseRequest | None = None
         self.session: Session | None = None
         self._settings = settings
         self._runners = runners
@@ -89,45 +132,40 @@ class Attempt:
 
     @property
     def problem(self) -> str | None:
-        """Why the pod is not ready to be driven, if it is not."""
+        """Why the pod is not ready; None if it is ready."""
         if self._over is not None or self.failure is not None:
             return self._over or str(self.failure)
         if self._reports.overdue:
-            # The kubelet publishes this with the states of all containers, and the operator reports the sandbox's.
+            # The kubelet then publishes the states of all containers, and the operator reports that of the sandbox.
             return "the end of the sandbox is not confirmed"
         return None if self._ending else self._runners.missing
 
     @property
     def evidence(self) -> Evidence:
-        """The sidecar's word about the attempt; once it is told to end, that of then."""
+        """What the sidecar reports about the attempt. Frozen when shutdown begins."""
         if self._last_evidence is not None or self.session is None:
             return self._last_evidence or Evidence()
-        return evidence_of(self.session)
-
-    @property
-    def state(self) -> AttemptState:
-        """The clocks of the attempt."""
-        return state_of(self.session, ended=self.ended.is_set())
+        return _evidence_of(self.session)
 
     # The role "prepare"
 
-    async def receive_workspace(self, chunks: AsyncIterator[bytes]) -> UploadResponse:
+    async def upload_workspace(self, chunks: AsyncIterator[bytes]) -> UploadResponse:
         """Store the repository."""
         return await self._receive(self._uploads.workspace, chunks)
 
-    async def receive_history(self, chunks: AsyncIterator[bytes]) -> UploadResponse:
+    async def upload_trajectory(self, chunks: AsyncIterator[bytes]) -> UploadResponse:
         """Store the steps of an earlier attempt."""
-        return await self._receive(self._uploads.history, chunks)
+        return await self._receive(self._uploads.trajectory, chunks)
 
-    def prepare(self, request: PrepareRequest) -> tuple[str, ...]:
-        """Make the session for the task; idempotent. Returns the names of the tools."""
+    def prepare(self, request: PrepareRequest) -> PrepareResponse:
+        """Create the session for the task. Idempotent."""
         self._refuse_if_over()
         if self._prepared is not None and self.session is not None:
-            # The remaining seconds differ where another agent repeats the call.
+            # The remaining seconds differ if another agent pod repeats the call.
             same = msgspec.structs.replace(request, remaining_seconds=self._prepared.remaining_seconds)
             if same != self._prepared:
-                raise CallError(ErrorCode.CONFLICT, "the attempt was prepared for another task, or otherwise")
-            return tuple(self.session.tools)
+                raise CallError(ErrorCode.CONFLICT, "the attempt was prepared for another task or with other values")
+            return PrepareResponse(tools=tuple(self.session.tools))
         termination = SandboxTermination(
             confirmed=self._reports.confirmed,
             timeout_seconds=self._settings.stop_timeout_seconds,
@@ -139,122 +177,137 @@ class Attempt:
         self._in_background(self._watch(self.session))
         self._in_background(self._keep_record())
         if request.driver_idle_seconds is not None:
+            self.access.ignore_epochs(Role.DRIVE)
             self._in_background(self._watch_driver(self.session, request.driver_idle_seconds))
-        return tuple(self.session.tools)
+        return PrepareResponse(tools=tuple(self.session.tools))
 
-    async def apply_solution(self) -> Observation:
-        """Apply the gold patch, once."""
-        return await self._in_time(self._running().apply_solution())
+    async def apply_solution(self) -> PeekResponse:
+        """Apply the gold patch. A repeated call does not apply it again."""
+        return PeekResponse(observation=await self._in_time(self._running().apply_solution()))
 
-    async def wait_for_result(self) -> Result:
-        """The verdict, whatever ends the episode."""
+    async def wait_for_result(self) -> FinishResponse:
+        """Wait for the end of the episode and return the result."""
         await self._in_time(self.ended.wait())
         if self.result is not None:
-            return self.result
+            return FinishResponse(result=self.result)
         assert self.failure is not None
         raise self.failure
 
-    def record_release(self, request: ReleaseRequest) -> None:
-        """Release the pod: the result is stored."""
-        self.release = self.release or request
+    def release(self, request: ReleaseRequest) -> Accepted:
+        """Release the pod after the result was stored."""
+        self.released_with = self.released_with or request
         self._record(self)
         self.released.set()
+        return Accepted()
 
     # The role "drive"
 
-    async def reset(self, key: str, request: ResetRequest) -> StepResponse:
-        """Begin the episode, or resume it under the same key."""
+    async def reset(self, request: ResetRequest, *, key: str) -> StepResponse:
+        """Start the episode. A repeated call with the same key resumes it."""
         self._refuse_if_over()
         session = self._prepared_session()
         if self._runners.starting:
-            raise CallError(ErrorCode.BUSY, self._runners.missing or "the runners come up")
+            raise CallError(ErrorCode.BUSY, self._runners.missing or "the runners are starting")
         await self._in_time(session.reset(evaluate=request.evaluate, key=key))
-        return StepResponse(step=session.history()[0], state=session.state)
+        return StepResponse(step=session.trajectory()[0], state=session.state)
 
-    async def step(self, seq: int, request: StepRequest) -> StepResponse:
-        """Execute one call, once."""
+    async def step(self, request: StepRequest, *, seq: int) -> StepResponse:
+        """Execute step ``seq``. A repeated call returns the same step."""
         session = self._running(request.usage)
         if seq == session.next_seq and session.step_in_flight is None and not self._ending:
-            # A sandbox that died before the step was sent is lost by none of the agent's steps.
+            # Raises here if the sandbox ended before this step was sent, so that the step is not blamed for it.
             self._runners.get("sandbox")
         try:
-            await self._in_time(session.step(seq, request.call))
+            await self._in_time(session.step(seq, checked_action(request.given)))
         except ConflictError as error:
             code = ErrorCode.GAP if seq > session.next_seq else ErrorCode.CONFLICT
             raise CallError(code, str(error)) from None
         except EpisodeOver as error:
             limited = self.result is not None and self.result.reason.is_truncation
             raise CallError(ErrorCode.LIMIT_REACHED if limited else ErrorCode.ATTEMPT_OVER, str(error)) from None
-        return StepResponse(step=session.history(start=seq)[0], state=session.state)
+        return StepResponse(step=session.trajectory(start=seq)[0], state=session.state)
 
-    async def peek(self, request: StepRequest) -> Observation:
-        """Execute a call that changes nothing, without a step."""
-        return await self._in_time(self._running().peek(request.call))
+    async def peek(self, request: StepRequest) -> PeekResponse:
+        """Execute a call that changes nothing. It is not recorded as a step."""
+        return PeekResponse(observation=await self._in_time(self._running().peek(checked_action(request.given))))
 
-    def steps(self, start: int) -> StepsResponse:
-        """Recorded steps from number ``start`` on, as many as one answer takes; none before the reset."""
+    def steps(self, *, start: int) -> StepsResponse:
+        """Return the recorded steps from number ``start`` that fit into one answer; none before the reset."""
         self._refuse_if_over()
         session = self._prepared_session()
         begun = session.next_seq > 0 or self.failure is not None
-        return history_page(self._running() if begun else session, start)
+        return trajectory_page(self._running() if begun else session, start)
 
     def tools(self) -> ToolsResponse:
-        """The tools that are available now."""
+        """Return the tools that are currently available."""
         self._refuse_if_over()
         return self._prepared_session().toolset
 
-    async def diff(self) -> str:
-        """The agent's changes."""
-        return utf8(await self._in_time(self._running().changes()))
+    async def patch(self) -> PatchResponse:
+        """Return the agent's changes as a patch."""
+        return PatchResponse(patch=utf8(await self._in_time(self._running().patch())))
 
-    async def close_episode(self, request: CloseRequest) -> Result:
-        """End the episode and wait for its verdict."""
+    async def finish(self, request: FinishRequest) -> FinishResponse:
+        """End the episode and wait for its result."""
         if request.reason not in DRIVER_REASONS:
-            raise CallError(ErrorCode.INVALID_ARGUMENT, f"{request.reason} is not for a driver to give")
+            raise CallError(ErrorCode.INVALID_ARGUMENT, f"a driver cannot give the reason {request.reason}")
         if self.result is None:
-            return self._signed(await self._in_time(self._running(request.usage).finish(request.reason)))
+            result = await self._in_time(self._running(request.usage).finish(request.reason))
+            return FinishResponse(result=self._signed(result))
         if request.usage is not None:
             self._count_tokens(self.result, request.usage)
-        return self.result
+        return FinishResponse(result=self.result)
 
     # The role "operate"
 
-    def sandbox_has_ended(self) -> VerifyResponse:
-        """Record the report that the sandbox's container has terminated."""
+    def terminated(self) -> TerminatedResponse:
+        """Record the operator's report that the sandbox's container has terminated."""
         self._reports.report_terminated()
         lost = isinstance(self.failure, SandboxLost | SandboxStartFailed)
         expected = self.result is not None or (self._ending and not lost)
         step = self.evidence.poisoned_step
-        # The call in flight fails, and shows by that whether the sandbox has died under it.
+        # While a call is in flight, its failure decides whether it terminated the sandbox.
         over = self._runners.is_lost("sandbox") and (self.session is None or not self.session.busy)
-        return VerifyResponse(expected=expected, poisoned_step=step, known=expected or over or step is not None)
+        return TerminatedResponse(expected=expected, poisoned_step=step, known=expected or over or step is not None)
 
-    def sandbox_still_runs(self, request: RunningRequest) -> bool:
-        """Record the report that the sandbox's container was running; False while the report is no evidence."""
-        return self._reports.report_running(request.observed)
+    def running(self, request: RunningRequest) -> Accepted:
+        """Record the operator's report that the sandbox's container was still running.
 
-    def pause(self) -> None:
-        """Stop the deadline's clock, since the operator has lost the agent; the next call of a driver starts it."""
-        if self.session is not None:
+        Raises:
+            StillRunning: The container need not have terminated at that time; see ``TerminationReports``.
+        """
+        if not self._reports.report_running(request.observed):
+            raise StillRunning
+        return Accepted()
+
+    def pause(self, request: PauseRequest) -> Accepted:
+        """Pause the deadline, because the operator has lost the agent pod. The next call of a driver continues it."""
+        if self.session is not None and not self.access.has_newer(request.epoch):
             self.session.deadline.pause()
+        return Accepted()
 
-    def cancel(self) -> bool:
-        """End the episode as cancelled, scored where there is anything to score; returns whether it has ended."""
-        if self.ended.is_set() or self._cancelled:
-            return self.ended.is_set()
-        self._refuse_if_over()
-        self._cancelled = True
-        if self.session is not None and self.session.reset_requested:
-            self._in_background(self._finish_session(self.session, EndReason.CANCELLED))
-        elif self.result is None:
-            self._end_unbegun(EndReason.CANCELLED, "the episode was cancelled before it began")
-        return self.ended.is_set()
+    def cancel(self) -> Accepted:
+        """End the episode as cancelled. It is scored if it was started."""
+        if not self.ended.is_set() and not self._cancelled:
+            self._refuse_if_over()
+            self._cancelled = True
+            if self.session is not None and self.session.reset_requested:
+                self._in_background(self._finish_session(self.session, EndReason.CANCELLED))
+            elif self.result is None:
+                self._end_unbegun(EndReason.CANCELLED, "the episode was cancelled before it began")
+        if not self.ended.is_set():
+            raise StillRunning
+        return Accepted()
+
+    def state(self) -> AttemptState:
+        """Return the clocks and the steps of the attempt."""
+        return _state_of(self.session, ended=self.ended.is_set())
 
     # The end of the sidecar
 
-    def tell_to_end(self) -> None:
-        """Fix the evidence: whatever ends from now on ends with the pod."""
-        self._last_evidence = last_evidence(self.session)
+    def request_shutdown(self) -> None:
+        """Freeze the evidence at shutdown: containers that end from now on are terminated with the pod."""
+        self._last_evidence = _last_evidence(self.session)
         self._record(self)
 
     async def close(self) -> None:
@@ -271,10 +324,10 @@ class Attempt:
         return self.session is not None and self.session.ending.is_set()
 
     async def _in_time(self, work: Awaitable[T]) -> T:
-        """The outcome of ``work``, which continues in the session where it takes longer than an answer may.
+        """Wait for ``work`` for at most ``answer_seconds``. After that it continues in the session.
 
         Raises:
-            StillRunning: It takes longer.
+            StillRunning: ``work`` takes longer.
         """
         try:
             async with asyncio.timeout(self._settings.answer_seconds) as limit:
@@ -285,11 +338,11 @@ class Attempt:
             raise StillRunning from None
 
     async def _watch(self, session: Session) -> None:
-        """Record the result or the failure, whatever ends the episode."""
+        """Wait for the end of the episode, and record the result or the failure."""
         await session.ending.wait()
         self._record(self)
         try:
-            self._conclude(await session.finish())
+            self._finish_with(await session.finish())
         except Exception as error:
             _log.error("the attempt failed: %s", error, exc_info=not isinstance(error, InfrastructureError))
             self.failure = error
@@ -297,13 +350,13 @@ class Attempt:
             self._record(self)
 
     async def _keep_record(self) -> None:
-        """Record the clock every few seconds, for when the sidecar is killed."""
+        """Record the deadline clock regularly, in case the sidecar is killed."""
         while not self.ended.is_set():
             self._record(self)
             await asyncio.sleep(_RECORDED_SECONDS)
 
     async def _watch_driver(self, session: Session, seconds: float) -> None:
-        """End the episode once its external driver has made no call for ``seconds``."""
+        """End the episode when its external driver has not made a call for ``seconds``."""
         await self.lease.expired(seconds)
         if self._ending or self.ended.is_set() or self.released.is_set():
             return
@@ -311,28 +364,28 @@ class Attempt:
         if session.reset_requested:
             await self._finish_session(session, EndReason.DRIVER_IDLE)
         else:
-            self._end_unbegun(EndReason.DRIVER_IDLE, f"no driver began the episode within {seconds:g} s")
+            self._end_unbegun(EndReason.DRIVER_IDLE, f"a driver did not begin the episode within {seconds:g} s")
 
     async def _finish_session(self, session: Session, reason: EndReason) -> None:
-        with contextlib.suppress(Exception):  # ``_watch`` records it.
+        with contextlib.suppress(Exception):  # ``_watch`` records the exception.
             await session.finish(reason)
 
     def _end_unbegun(self, reason: EndReason, message: str) -> None:
-        """End an episode before its reset: there is nothing to score."""
+        """End an episode before its reset, without scoring."""
         self._over = message
-        self._conclude(Result(resolved=False, reason=reason, message=message))
+        self._finish_with(Result(resolved=False, reason=reason, message=message))
 
-    def _conclude(self, result: Result) -> None:
+    def _finish_with(self, result: Result) -> None:
         self.result = self._signed(result)
         self.ended.set()
         self._record(self)
 
     def _count_tokens(self, result: Result, usage: Usage) -> None:
-        """Count the tokens that a driver reports after the end: an episode may end while its model answers."""
+        """Count tokens that a driver reports after the end, because an episode may end during a model request."""
         counted = Usage(input_tokens=result.input_tokens, output_tokens=result.output_tokens, price=result.price)
         if (total := counted.merged(usage)) != counted:
             tokens = msgspec.structs.asdict(total)
-            self._conclude(msgspec.structs.replace(result, **tokens))
+            self._finish_with(msgspec.structs.replace(result, **tokens))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -342,7 +395,7 @@ class Attempt:
     async def _receive(self, upload: Upload, chunks: AsyncIterator[bytes]) -> UploadResponse:
         self._refuse_if_over()
         if self._prepared is not None:
-            raise CallError(ErrorCode.CONFLICT, "the attempt is prepared: its workspace cannot be changed any more")
+            raise CallError(ErrorCode.CONFLICT, "the attempt is prepared: its workspace can no longer be changed")
         return await upload.receive(chunks)
 
     def _refuse_if_over(self) -> None:
@@ -357,7 +410,7 @@ class Attempt:
         return self.session
 
     def _running(self, usage: Usage | None = None) -> Session:
-        """The session after its reset; the deadline runs again, and ``usage`` is recorded."""
+        """Return the session after its reset. Continues the deadline clock and records ``usage``."""
         self._refuse_if_over()
         session = self._prepared_session()
         if session.next_seq == 0:
@@ -368,28 +421,68 @@ class Attempt:
         return session
 
     def _signed(self, result: Result) -> Result:
-        """The verdict as it is sent: its text is UTF-8, and it carries the signature of this sidecar."""
+        """Return the result to be sent: its patch is valid UTF-8, and it has the signature of this sidecar."""
         settings = self._settings
         result = msgspec.structs.replace(result, patch=utf8(result.patch))
-        signature = sign_verdict(
+        signature = sign_outcome(
             settings.operate_sha256, result, episode_uid=settings.episode_uid, attempt=settings.attempt
         )
         return msgspec.structs.replace(result, signature=signature)
 
 
-def history_page(session: Session, start: int) -> StepsResponse:
-    """Steps from number ``start`` on, at least one, as long as they fit into one answer."""
-    steps = session.history(start=start)
+def trajectory_page(session: Session, start: int) -> StepsResponse:
+    """Return the steps from number ``start`` that fit into one answer, but at least one."""
+    steps = session.trajectory(start=start)
     page: list[Step] = []
     size = 0
     for step in steps:
         size += len(msgspec.json.encode(step))
-        if page and size > HISTORY_LIMIT:
+        if page and size > TRAJECTORY_PAGE_LIMIT:
             break
         page.append(step)
     return StepsResponse(steps=tuple(page), next=start + len(page) if len(page) < len(steps) else None)
 
 
 def utf8(text: str) -> str:
-    """``text`` without what UTF-8 cannot encode."""
+    """Return ``text`` with "?" for characters that UTF-8 cannot encode (surrogates)."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _evidence_of(session: Session) -> Evidence:
+    return Evidence(
+        elapsed_seconds=round(session.deadline.elapsed, 3),
+        step_in_flight=_step_in_flight(session),
+        poisoned_step=next(reversed(session.poisoned_here), None),
+    )
+
+
+def _last_evidence(session: Session | None) -> Evidence:
+    """Return the evidence at shutdown. A sandbox that ended just before is not evidence against a step."""
+    if session is None:
+        return Evidence(shutdown_requested=True)
+    now, death = _evidence_of(session), session.last_death
+    if death is not None and time.monotonic() - death < _WITH_THE_POD_SECONDS:
+        now = msgspec.structs.replace(now, step_in_flight=now.poisoned_step or now.step_in_flight, poisoned_step=None)
+    return msgspec.structs.replace(now, shutdown_requested=True)
+
+
+def _state_of(session: Session | None, *, ended: bool) -> AttemptState:
+    """Return the clocks and steps of the attempt. ``ended``: there is a result, or the attempt has failed."""
+    if session is None:
+        return AttemptState(ended=ended)
+    deadline, ending = session.deadline, session.ending.is_set()
+    return AttemptState(
+        elapsed_seconds=round(deadline.elapsed, 3),
+        remaining_seconds=None if deadline.remaining is None else round(max(0.0, deadline.remaining), 3),
+        running=deadline.running and not ending,
+        steps=session.steps,
+        step_in_flight=_step_in_flight(session),
+        poisoned_steps=session.poisoned_here,
+        ending=ending,
+        ended=ended,
+    )
+
+
+def _step_in_flight(session: Session) -> int | None:
+    """Return the step that is being executed; None while the tests run after the step that submits."""
+    return None if session.ending.is_set() else session.step_in_flight

@@ -1,11 +1,11 @@
-"""``python -m dgym.sidecar.install RUNNER ETC``: put the runner where the user's containers start it from.
+"""``python -m dgym.sidecar.install RUNNER ETC``: copy the runner's files into a directory of the user's containers.
 
-ETC gets copies of the files with the names of hosts, which the containers of a pod would share: programs of root could
-write in the sandbox what the verifier reads.
+ETC gets copies of /etc/hosts, /etc/hostname and /etc/resolv.conf. Otherwise the containers of a pod would share these
+files, and a program that runs as root in the sandbox could change files that the verifier reads.
 
-The sidecar's postStart hook runs this, and the kubelet starts the sandbox once it has ended; where the repository is
-copied out of an image, an init container does. The pod waits for it, so this imports next to nothing and nothing of the
-rest of dgym.
+The sidecar's postStart hook runs this program, and the kubelet starts the sandbox when it has ended. If the repository
+is copied from an image, an init container runs it. The pod waits for it, so it imports few modules and no other modules
+of dgym.
 """
 
 import shutil
@@ -18,10 +18,10 @@ _NAMES = ("hosts", "hostname", "resolv.conf")
 
 
 def install(directory: Path, source: Path = _RUNNER) -> None:
-    """Copy the runner's files, readable for every user.
+    """Copy the runner's files, readable for all users.
 
-    Each is renamed into place, the file that starts them last: an init container that was interrupted runs again, and
-    once the last file is there, all are.
+    Each file is renamed to its final name, ``__main__.py`` last: an interrupted init container is run again, and if
+    ``__main__.py`` exists, all files are complete.
     """
     files = [path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     for path in sorted(files, key=lambda path: (path == source / _LAST, path)):
@@ -34,9 +34,10 @@ def install(directory: Path, source: Path = _RUNNER) -> None:
 
 
 def copy_names(directory: Path, source: Path = Path("/etc")) -> None:
-    """Copy the pod's names of hosts, as the kubelet and the runtime have made them, readable for every user.
+    """Copy the files of /etc that the kubelet and the container runtime have written, readable for all users.
 
-    A file that a runtime does not make is empty: a mount of what does not exist would be one of a directory.
+    For a file that the runtime does not write, an empty file is created, because a mount of a missing file would create
+    a directory.
     """
     for name in _NAMES:
         target = directory / name
@@ -53,7 +54,7 @@ def _make_directory(path: Path, root: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """1 when the files cannot be installed, 2 without both directories."""
+    """Install the files. Returns 1 if they cannot be installed, and 2 without two directories as arguments."""
     if len(arguments) != 2 or arguments[0].startswith("-"):
         sys.stderr.write(f"{__doc__}\n")
         return 2

@@ -1,4 +1,4 @@
-"""The settings of a sidecar, from its environment."""
+"""The settings of a sidecar, read from environment variables."""
 
 import re
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settings(ProcessSettings, frozen=True, kw_only=True):
-    """The settings of a sidecar that knows its attempt.
+    """The settings of a sidecar that was started for an attempt.
 
     Attributes:
         prepare_sha256: SHA-256 of the token of the role "prepare", 64 hexadecimal digits. Required.
@@ -66,7 +66,7 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
 
     @property
     def digests(self) -> dict[Role, str]:
-        """The digest of each role's token."""
+        """SHA-256 of the token of each role."""
         return {
             Role.PREPARE: self.prepare_sha256,
             Role.DRIVE: self.drive_sha256,
@@ -75,7 +75,7 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
 
 
 class PooledSettings(ProcessSettings, frozen=True, kw_only=True):
-    """The settings of a sidecar that learns its attempt later, by ``POST /v1/bind``.
+    """The settings of a sidecar that is bound to its attempt later, by ``POST /v1/bind``.
 
     Attributes:
         bind_sha256: SHA-256 of the token that signs this call, 64 hexadecimal digits. Required.
@@ -84,7 +84,7 @@ class PooledSettings(ProcessSettings, frozen=True, kw_only=True):
     bind_sha256: str
 
     def bound(self, request: BindRequest) -> Settings:
-        """The settings of the attempt that ``request`` names."""
+        """Return the settings of the attempt that ``request`` names."""
         own = {name: getattr(self, name) for name in ProcessSettings.__struct_fields__}
         return Settings(**own, **msgspec.structs.asdict(request))
 
@@ -97,10 +97,10 @@ _OF_ATTEMPTS = (*_DIGESTS[Settings], "episode", "episode_uid", "attempt")
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings | PooledSettings:
-    """The settings in ``environment``.
+    """Read the settings from ``environment``.
 
     Raises:
-        ManifestError: One is missing or wrong; the message names the variable, never the value of a digest.
+        ManifestError: A setting is missing or invalid. The message names the variable, never the value of a digest.
     """
     kind = _kind(environment)
     values = {
@@ -113,15 +113,15 @@ def read_settings(environment: Mapping[str, str]) -> Settings | PooledSettings:
         return msgspec.convert(values, kind, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
         problem = re.sub(r"\$\.(\w+)", lambda match: _variable(match[1]), str(error))
-        raise ManifestError(f"the sidecar's environment is wrong: {problem}") from None
+        raise ManifestError(f"the sidecar's environment is invalid: {problem}") from None
 
 
 def _kind(environment: Mapping[str, str]) -> type[Settings | PooledSettings]:
-    """Whether the sidecar knows its attempt, or is pooled."""
+    """Return the class of the settings: ``PooledSettings`` for a sidecar of a sandbox pool."""
     bind = _variable("bind_sha256")
     if bind in environment:
         if known := [each for name in _OF_ATTEMPTS if (each := _variable(name)) in environment]:
-            raise ManifestError(f"{bind} is for a sidecar that knows no attempt; remove it, or {', '.join(known)}")
+            raise ManifestError(f"{bind} is for a sidecar that is bound later; remove it, or {', '.join(known)}")
         return PooledSettings
     digests = [_variable(name) for name in _DIGESTS[Settings]]
     if not any(each in environment for each in digests):

@@ -1,4 +1,4 @@
-"""A persistent shell in the sandbox."""
+"""The tool ``bash``, a persistent shell in the sandbox."""
 
 import signal
 from typing import Annotated
@@ -6,9 +6,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from dgym.sandbox import RunResult
-from dgym.tools.base import Tool
-from dgym.tools.context import ToolContext, ToolResult
-from dgym.tools.text import OUTPUT_BYTES, OutputBytes, cut_notice
+from dgym.tools._base import Tool
+from dgym.tools._context import OUTPUT_BYTES, OutputBytes, ToolContext, ToolResult, cut_notice
 
 _ADVICE = "write the output to a file and show parts of it, for example with sed -n 100,200p"
 
@@ -59,7 +58,7 @@ class Bash(Tool):
 
 
 def describe_end(run: RunResult, timeout_seconds: float) -> str:
-    """How a command ended, in a sentence; nothing when it ended well."""
+    """Return a sentence about how a command ended; empty if its exit status is 0."""
     if run.ended_by == "timeout":
         return f"Stopped after {timeout_seconds:g} s; the output is what it wrote until then."
     if run.ended_by == "memory":
@@ -72,7 +71,7 @@ def describe_end(run: RunResult, timeout_seconds: float) -> str:
 
 
 def signal_name(number: int) -> str:
-    """``SIGSEGV`` for 11."""
+    """Return the name of a signal, such as ``SIGSEGV`` for 11."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""Running the task's tests."""
+"""The tool ``eval``, which runs the task's tests."""
 
 import hashlib
 from collections import Counter
@@ -6,16 +6,15 @@ from collections import Counter
 import msgspec
 
 from dgym.sandbox import EntrypointResult, Mode, choose_mode, run_entrypoint
-from dgym.tools.base import Tool
+from dgym.tools._base import Tool
+from dgym.tools._context import OUTPUT_BYTES, OutputBytes, ToolContext, ToolResult, cut_notice, plural
 from dgym.tools.bash import describe_end
-from dgym.tools.context import ToolContext, ToolResult
-from dgym.tools.text import OUTPUT_BYTES, OutputBytes, cut_notice, plural
 from dgym.wire import Score
 
 _ADVICE = "run fewer tests at once to see the rest"
 _PASSED = frozenset({"passed", "xpassed"})
 _UNCHANGED = hashlib.sha256().hexdigest()
-"""The digest of a workspace without changes."""
+"""Digest of a workspace without changes."""
 
 
 class Eval(Tool):
@@ -34,7 +33,7 @@ class Eval(Tool):
         self._output_bytes = output_bytes
 
     async def on_rewrite(self, context: ToolContext, path: str) -> ToolResult | None:  # noqa: ARG002 - any file counts
-        """Evaluate after each rewrite too, where the options say so."""
+        """Evaluate if the option ``onRewrite`` is set."""
         return await self.use(context) if self._after_each_rewrite else None
 
     async def use(self, context: ToolContext) -> ToolResult:
@@ -68,7 +67,7 @@ class Eval(Tool):
 
 
 async def _build(context: ToolContext, output_bytes: int) -> ToolResult | None:
-    """Run the build commands if the workspace has changed since they ran last; the result if one fails."""
+    """Run the build commands if the workspace has changed since the last build. Returns a result if one fails."""
     settings = context.settings
     if not settings.build_commands:
         return None
@@ -82,7 +81,7 @@ async def _build(context: ToolContext, output_bytes: int) -> ToolResult | None:
         )
         if run.ended_by != "exit" or run.exit_status != 0:
             if before == _UNCHANGED:
-                break  # What setup has built may not be built twice.
+                break  # The setup has built the unchanged workspace already, and its build may fail when repeated.
             end = describe_end(run, settings.build_timeout_seconds) or f"Exit status {run.exit_status}."
             text = f"{run.text.rstrip()}\nThe build command `{command}` failed, so no test ran. {end}".lstrip("\n")
             notices = await context.follow_edits()
@@ -99,7 +98,7 @@ async def _build(context: ToolContext, output_bytes: int) -> ToolResult | None:
 
 
 def summary(result: EntrypointResult) -> str:
-    """``Tests: 3 passed, 1 failed. `` for a run with a test report, else nothing."""
+    """Return ``Tests: 3 passed, 1 failed. `` for a run with a test report; empty without one."""
     report = result.report
     if report is None or not (report.collected or report.collection_errors):
         return ""
@@ -113,10 +112,10 @@ def summary(result: EntrypointResult) -> str:
 
 
 def score(result: EntrypointResult, mode: Mode, scored_tests: tuple[str, ...] = ()) -> Score:
-    """The score of this run: by named tests, by every test not skipped, or by the exit status.
+    """Return the score of this run: by named tests, by all tests that were not skipped, or by the exit status.
 
-    It follows the rules of the final scoring as far as one run can: which tests the untouched repository skips or
-    expects to fail is not known here. An incomplete run scores 0.
+    The rules are those of the final scoring, with one difference. The final scoring also considers which tests the
+    original repository skips or expects to fail, which is not known here. An incomplete run scores 0.
     """
     report = result.report
     if mode is Mode.EXIT_STATUS:

@@ -1,7 +1,7 @@
-"""Searching the visible files.
+"""The tool ``grep``, which searches the visible files.
 
-The model's regular expression runs inside the sandbox, with a timeout: one that backtracks for ever must not stop the
-trusted side. Which files are searched is decided outside, by policy, and handed in.
+The model's regular expression is executed in the sandbox with a timeout, because catastrophic backtracking must not
+block the trusted side. The list of files is computed outside of the sandbox, by the policy, and passed in.
 """
 
 import json
@@ -13,9 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from dgym.sandbox import RunResult
-from dgym.tools.base import Tool
-from dgym.tools.context import ToolContext, ToolError, require_file
-from dgym.tools.text import plural
+from dgym.tools._base import Tool
+from dgym.tools._context import ToolContext, ToolError, plural, require_file
 
 TIMEOUT_SECONDS = 20.0
 _DEPTH = 64
@@ -28,7 +27,13 @@ class _Match(msgspec.Struct, frozen=True):
 
 
 class _End(msgspec.Struct, frozen=True):
-    """The last line of a search's report: an error in the pattern, or whether more lines match."""
+    """The last line of the report of a search.
+
+    Attributes:
+        error: The error in the pattern; empty if the pattern is valid.
+        more: Whether more lines match than were reported.
+        skipped: Number of files that were not searched.
+    """
 
     error: str = ""
     more: bool = False
@@ -79,7 +84,7 @@ class Grep(Tool):
 
 
 async def _searched(context: ToolContext, path: str) -> tuple[list[str], bool]:
-    """The visible files, and whether these are all."""
+    """Return the visible files below ``path``, and whether the list is complete."""
     resolved = await context.resolve(path)
     if resolved.type == "directory":
         listing = await context.list_visible(resolved.path, _DEPTH)
@@ -107,7 +112,7 @@ async def _search(
 
 
 def _read(report: bytes, max_results: int) -> tuple[list[_Match], _End | None]:
-    """What the search reported; lines it did not finish, or that are something else, are left out."""
+    """Decode the report of the search. Invalid lines are skipped: the last one may be incomplete after a timeout."""
     matches: list[_Match] = []
     end: _End | None = None
     for line in report.splitlines():

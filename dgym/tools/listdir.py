@@ -1,13 +1,12 @@
-"""Listing a directory."""
+"""The tool ``listdir``, which lists a directory."""
 
 from typing import Annotated
 
 from msgspec import Meta
 
 from dgym.sandbox import FileStat
-from dgym.tools.base import Tool
-from dgym.tools.context import ToolContext, ToolError
-from dgym.tools.text import plural
+from dgym.tools._base import Tool
+from dgym.tools._context import ToolContext, ToolError, plural
 
 SHOWN_ENTRIES = 500
 

@@ -1,7 +1,7 @@
-"""The debugger, as an agent sees it.
+"""The tool ``pdb``.
 
-The debugger itself runs in the sandbox; this file hands it the session's breakpoints and writes its structured answer
-in a form that a model reads easily.
+The debugger runs in the sandbox. This module sends it the command and the session's breakpoints, and renders its
+structured result as text for the model.
 """
 
 from typing import Annotated
@@ -9,10 +9,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from dgym.sandbox import DebugRequest, DebugResult, without_escapes
-from dgym.tools.base import Tool
+from dgym.tools._base import Tool
+from dgym.tools._context import OUTPUT_BYTES, OutputBytes, ToolContext, ToolResult, cut_notice, numbered
 from dgym.tools.bash import signal_name
-from dgym.tools.context import ToolContext, ToolResult
-from dgym.tools.text import OUTPUT_BYTES, OutputBytes, cut_notice, numbered
 
 _ADVICE = "print parts of a value, or run less of the program, to see the rest"
 
@@ -97,7 +96,7 @@ class Pdb(Tool):
         )
 
     async def on_rewrite(self, context: ToolContext, path: str) -> str | None:  # noqa: ARG002 - any file counts
-        """Without persistent breakpoints a rewrite is the end of them."""
+        """Clear the breakpoints, unless they are persistent."""
         if not self._persistent and context.breakpoints:
             context.table.clear()
             return "The breakpoints were cleared by the change."
@@ -121,7 +120,7 @@ class Pdb(Tool):
 
 
 def render(result: DebugResult, timeout_seconds: float, *, source: bool = True) -> str:
-    """The answer as text: output of pdb and of the program, the place, notices."""
+    """Render a result as text: output of pdb, output of the program, current line, notices."""
     parts = [without_escapes(result.output).rstrip("\n")]
     program_output = without_escapes(result.program_output).rstrip("\n")
     if program_output:

@@ -1,4 +1,4 @@
-"""Rewriting lines of a file, or a whole file."""
+"""The tool ``rewrite``, which replaces lines of a file or a whole file."""
 
 import re
 from typing import Annotated, Any
@@ -6,9 +6,8 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from dgym.errors import EditError
-from dgym.tools.base import Tool
-from dgym.tools.context import Resolved, ToolContext, ToolError, ToolResult, require_file
-from dgym.tools.text import split_words
+from dgym.tools._base import Tool
+from dgym.tools._context import Resolved, ToolContext, ToolError, ToolResult, require_file, split_words
 from dgym.workspace import decode_text, line_count, resolve_span, rewrite_text
 from dgym.workspace.patches import unified_diff
 
@@ -67,7 +66,7 @@ class Rewrite(Tool):
         )
 
     def parse_text(self, rest: str) -> dict[str, Any]:
-        """``PATH [START[:END]] <c>new code</c>``; a line break right after ``<c>`` is not part of the code."""
+        """Parse ``PATH [START[:END]] <c>new code</c>``. A line break directly after ``<c>`` is not part of the code."""
         head, opened, code = rest.partition("<c>")
         code = code.rstrip()
         if not opened or not code.endswith("</c>"):

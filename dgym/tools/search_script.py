@@ -1,6 +1,6 @@
-"""Runs inside the sandbox, under any Python from 3.6 on: search the files named on standard input.
+"""Searches the files that are listed on standard input. Runs in the sandbox with any Python from 3.6 on.
 
-Writes a JSON line for each match and one at the end to the report descriptor. The standard library only.
+Writes one JSON line per match, and one at the end, to the report descriptor. Uses only the standard library.
 """
 
 import io
@@ -14,7 +14,7 @@ FILE_LIMIT = 20 * 1024 * 1024
 
 
 def main() -> None:
-    """Answer one question."""
+    """Read one query from standard input and write its report."""
     question = json.loads(sys.stdin.read())
     with os.fdopen(int(os.environ["DGYM_REPORT_FD"]), "w", 1) as report:
         end = search(question["pattern"], question["paths"], question["max_results"], report)
@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def search(pattern: str, paths: "list[str]", max_results: int, report: io.TextIOBase) -> "dict[str, object]":
-    """Report ``[path, line number, line]`` for each match; return how the search ended."""
+    """Write ``[path, line number, line]`` for each match, and return the last line of the report."""
     try:
         expression = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -43,7 +43,7 @@ def search(pattern: str, paths: "list[str]", max_results: int, report: io.TextIO
 
 
 def read_lines(path: str) -> "list[str] | None":
-    """Lines of a text file; None for one that is not searched."""
+    """Return the lines of a text file; None if the file is a link, too large, binary or unreadable."""
     try:
         if os.path.islink(path) or os.path.getsize(path) > FILE_LIMIT:  # noqa: PTH114, PTH202 - imports must be few
             return None

@@ -1,7 +1,7 @@
-"""Ending the episode."""
+"""The tool ``submit``, which ends the episode."""
 
-from dgym.tools.base import Tool
-from dgym.tools.context import ToolContext, ToolResult
+from dgym.tools._base import Tool
+from dgym.tools._context import ToolContext, ToolResult
 
 
 class Submit(Tool):
@@ -20,7 +20,7 @@ class Submit(Tool):
 
     @property
     def description(self) -> str:
-        """The effect of a call, for people and models."""
+        """See ``Tool.description``."""
         return super().description if self.evaluate else "End the episode. The changes made so far are kept."
 
     async def use(self, context: ToolContext, message: str = "") -> ToolResult:  # noqa: ARG002 - every tool gets it

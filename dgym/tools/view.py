@@ -1,12 +1,20 @@
-"""Reading a file."""
+"""The tool ``view``, which shows a file."""
 
 from typing import Annotated
 
 from msgspec import Meta
 
-from dgym.tools.base import Tool
-from dgym.tools.context import ToolContext, ToolError, ToolResult, as_text
-from dgym.tools.text import OUTPUT_BYTES, OutputBytes, numbered, plural
+from dgym.tools._base import Tool
+from dgym.tools._context import (
+    OUTPUT_BYTES,
+    OutputBytes,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    as_text,
+    numbered,
+    plural,
+)
 from dgym.workspace import split_lines
 
 
@@ -52,7 +60,6 @@ class View(Tool):
         shown = f"lines {first} to {last} of {len(lines)}" if lines else "an empty file"
         marks = " (read-only)" if resolved.read_only else ""
         chosen, cut = _fitting(chosen, first, self._output_bytes)
-        # Only a file that is shown as a whole is in focus.
         focus = resolved.path if start is None and end is None else None
         context.focus_file = focus or context.focus_file
         return ToolResult(
@@ -73,9 +80,13 @@ def _range(shown: str, start: int | None, end: int | None, count: int) -> tuple[
 
 
 def _fitting(lines: list[str], first: int, limit: int) -> tuple[list[str], int]:
-    """The first and the last of ``lines`` that fit into ``limit`` bytes, and how many bytes are not shown.
+    """Shorten the lines to ``limit`` bytes.
 
-    Between them stands a line that names the range left out. Of a huge line the beginning stays.
+    The first and the last lines are kept. A line between them shows the range that is left out. Of a line that is
+    longer than a quarter of ``limit``, only the beginning is kept.
+
+    Returns:
+        The lines, and the number of bytes that were removed.
     """
     whole = sum(map(_size, lines))
     if whole <= limit:

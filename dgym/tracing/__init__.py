@@ -1,14 +1,11 @@
-"""Traces of episodes: spans made where work is done, one trace an episode, sent by OpenTelemetry's SDK on request.
+"""Traces of episodes: one trace for each episode, exported with OpenTelemetry's SDK if it is configured.
 
-The seam is ``Span``: every process of dgym makes spans, and imports no library for it. Operator, agents and the command
-line hand theirs to the SDK. A sidecar keeps its spans until the agent fetches them: a pod with untrusted code has
-neither the credentials of a collector nor a way to it.
+All processes of dgym record their work as ``Span``, without importing a tracing library. The operator, agent pods and
+the command line pass their spans to the SDK. A sidecar keeps its spans until the agent pod fetches them, because a pod
+with untrusted code must not have the collector's credentials and cannot connect to it.
 """
 
-from dgym.tracing.spans import (
-    MOST_SPANS,
-    SERVER,
-    Kind,
+from dgym.tracing._spans import (
     OpenSpan,
     Recorder,
     Span,
@@ -19,13 +16,10 @@ from dgym.tracing.spans import (
     genai_span,
     span,
 )
-from dgym.tracing.tracer import OFF, Tracer, start_tracer
+from dgym.tracing._tracer import OFF, Tracer, start_tracer
 
 __all__ = [
-    "MOST_SPANS",
     "OFF",
-    "SERVER",
-    "Kind",
     "OpenSpan",
     "Recorder",
     "Span",

@@ -1,8 +1,8 @@
-"""Reads what a stranger may have written: files by one opener, formats in a process with bounds.
+"""Reads untrusted files, and parses untrusted text in a process with resource limits.
 
-A parser of this process that meets hostile text can take all of its memory or hours of its time, and ends an event
-loop's other work with it. ``ask`` runs a program of ours over such texts instead, with limits on memory, time and
-output; a text that it does not survive has the answer None.
+A parser that reads hostile text can use all memory or hours of time, and it would block the event loop of this process.
+``ask`` therefore runs a program of dgym on such texts, with limits of memory, time and output. If the program does not
+finish with a text, its answer is None.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 TEXT_LIMIT: Final = 512 * 1024
-"""Bytes of a file that configures something: no honest one has more."""
+"""Most bytes of a configuration file. Ordinary files are much smaller."""
 
 _SECONDS = 10.0
-"""For all texts of one call together."""
+"""Time limit for all texts of one call."""
 _DEATHS = 3
-"""Texts that may end the program before the rest is given up."""
+"""Number of texts that may crash the program before the remaining texts are skipped."""
 _ANSWER_BYTES = 8 * 1024**2
 _ESCAPES = "surrogateescape"
 _BOUNDS = Path(__file__).with_name("bounds.py")
@@ -30,15 +30,15 @@ _FORMATS = Path(__file__).with_name("formats_program.py")
 
 
 def open_regular(path: Path, *, root: Path | None = None, limit: int | None = None) -> IO[bytes]:
-    """Open a file that a stranger may have put there, without waiting for anybody.
+    """Open an untrusted file for reading. It does not block, unlike opening a named pipe.
 
     Args:
-        path: The file.
-        root: Symbolic links may not lead out of this directory; without it the file itself may not be a link.
-        limit: Bytes that the file may have.
+        path: Path of the file.
+        root: Symbolic links must not lead out of this directory. None: the file itself must not be a symbolic link.
+        limit: Most bytes of the file.
 
     Raises:
-        OSError: It is missing, not a regular file, too large, or a link that leaves ``root``.
+        OSError: The file is missing, not a regular file, too large, or a symbolic link that leads out of ``root``.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     if root is None:
@@ -50,7 +50,7 @@ def open_regular(path: Path, *, root: Path | None = None, limit: int | None = No
             raise OSError(f"{path} is a loop of symbolic links") from None
         if not place.is_relative_to(root.resolve()):
             raise OSError(f"{path} leads out of {root}")
-    # What stands at the place is looked at first: to open a device can have effects.
+    # The type is checked before the file is opened, because opening a device can have side effects.
     if not stat.S_ISREG(os.lstat(place).st_mode):
         raise OSError(f"{path} is not a regular file")
     file = os.fdopen(os.open(place, flags | os.O_NOFOLLOW), "rb")
@@ -63,10 +63,10 @@ def open_regular(path: Path, *, root: Path | None = None, limit: int | None = No
 
 
 def read_regular(path: Path, *, root: Path | None = None, limit: int = TEXT_LIMIT) -> bytes:
-    """The content of a file that a stranger may have put there; see ``open_regular``.
+    """Return the contents of an untrusted file; see ``open_regular``.
 
     Raises:
-        OSError: It cannot be opened, or grew over ``limit`` since.
+        OSError: The file cannot be opened, or it has more than ``limit`` bytes.
     """
     with open_regular(path, root=root, limit=limit) as file:
         data = file.read(limit + 1)
@@ -76,17 +76,21 @@ def read_regular(path: Path, *, root: Path | None = None, limit: int = TEXT_LIMI
 
 
 def parse_toml(data: bytes) -> dict[str, Any] | None:
-    """The tables of a TOML document, dates as text; None where it is not TOML, too large, or takes too much to read."""
+    """Parse a TOML document. Dates are returned as text.
+
+    Returns:
+        The tables; None if the document is invalid or larger than ``TEXT_LIMIT``, or exceeds the limits of the parser.
+    """
     return parse_toml_documents([data])[0]
 
 
 def parse_toml_documents(documents: Sequence[bytes]) -> list[dict[str, Any] | None]:
-    """``parse_toml`` of each document, by one process for all."""
+    """Parse several TOML documents in one process; see ``parse_toml``."""
     return _parse("toml", documents)
 
 
 def parse_ini(data: bytes) -> dict[str, Any] | None:
-    """The options of each section of an INI file; None as for ``parse_toml``."""
+    """Return the options of each section of an INI file; None as in ``parse_toml``."""
     return _parse("ini", [data])[0]
 
 
@@ -100,10 +104,12 @@ def _parse(form: str, documents: Sequence[bytes]) -> list[dict[str, Any] | None]
 
 
 def ask(program: Path, requests: Sequence[Any]) -> list[Any]:
-    """Have the function ``answer`` of a program of ours answer each request; blocks for up to 10 s.
+    """Call the function ``answer`` of a program for each request, in a process with resource limits.
 
-    Requests and answers are JSON, the program is of the standard library alone. The answer is None where the program
-    failed, did not survive the request or had no time left.
+    Requests and answers are JSON. The program must use only the standard library. Blocks for up to 10 s.
+
+    Returns:
+        The answers. An answer is None if the program failed, crashed or had no time left.
     """
     deadline = time.monotonic() + _SECONDS
     answers: list[Any] = []
@@ -118,7 +124,7 @@ def ask(program: Path, requests: Sequence[Any]) -> list[Any]:
 
 
 def _answers(program: Path, requests: Sequence[Any], seconds: float) -> list[Any]:
-    """The answers until the program ended, by itself or at its deadline."""
+    """Run the program and return its answers until it ended or its time was up."""
     if seconds <= 0:
         return []
     text = "".join(f"{json.dumps(request)}\n" for request in requests)

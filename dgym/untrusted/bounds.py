@@ -1,6 +1,6 @@
-"""The process of ``ask``: bounds itself, then answers requests by the function ``answer`` of a program of ours.
+"""The process that ``ask`` starts: sets its resource limits, then calls the function ``answer`` for each request.
 
-Of the standard library alone, as the program is: it starts without the packages of this installation.
+It imports only the standard library, because it is started without site-packages.
 """
 
 import json
@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 MEMORY_BYTES = 96 * 1024**2
-"""Address space: a sidecar, in which the program may run, has 128 MiB, of which the program touches less than half."""
+"""Limit of the address space. The program may run in a sidecar with 128 MiB, and uses less than half of that."""
 
 SECONDS = 5
 ANSWER_CHARACTERS = 256 * 1024
 
 
 def main(path: str) -> None:
-    """Answer the requests of the standard input, one in JSON a line; null where that fails."""
+    """Answer the requests on standard input, one JSON value per line. The answer is null if a request fails."""
     answer: Callable[[Any], Any] = runpy.run_path(path)["answer"]
     for limit, value in (
         (resource.RLIMIT_AS, MEMORY_BYTES),

@@ -1,4 +1,4 @@
-"""Program of ``ask``: answers ``[format, text]`` with the tables of a TOML document or the sections of an INI file."""
+"""Program for ``ask``: parses TOML and INI. A request is ``[format, text]``."""
 
 import configparser
 import tomllib
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def answer(request: tuple[str, str]) -> dict[str, Any]:
-    """The tables; of an INI file the options of each section, with those of its defaults."""
+    """Return the tables of a TOML document, or the options of each section of an INI file including the defaults."""
     form, text = request
     if form == "toml":
         return tomllib.loads(text)

@@ -1,30 +1,35 @@
 """The messages between the driver of an episode and its session: calls, observations, results.
 
-Files and HTTP bodies use camelCase, Python uses snake_case; ``msgspec`` translates.
+Files and HTTP bodies use camelCase, Python uses snake_case. ``msgspec`` converts the names.
 """
 
-from dgym.wire.costs import read_cost, write_cost
 from dgym.wire.messages import (
     ACTION_LIMIT,
     OBSERVATION_LIMIT,
     Breakpoint,
-    EndReason,
     Frame,
-    Integrity,
-    IntegritySign,
     Observation,
-    Outcome,
-    Result,
     Score,
-    Seen,
     Step,
     ToolCall,
-    action_problem,
+    checked_action,
+)
+from dgym.wire.outcome import (
+    AttemptOutcome,
+    EndReason,
+    Integrity,
+    IntegritySign,
+    Outcome,
+    Result,
+    Seen,
+    read_cost,
+    write_cost,
 )
 
 __all__ = [
     "ACTION_LIMIT",
     "OBSERVATION_LIMIT",
+    "AttemptOutcome",
     "Breakpoint",
     "EndReason",
     "Frame",
@@ -37,7 +42,7 @@ __all__ = [
     "Seen",
     "Step",
     "ToolCall",
-    "action_problem",
+    "checked_action",
     "read_cost",
     "write_cost",
 ]

@@ -1,30 +1,31 @@
-"""``Episode``: how an episode is driven, whether its session is in this process or behind a pod's sidecar."""
+"""``EpisodeHandle``: the interface to an episode whose session is in this process or behind a pod's sidecar."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from dgym.wire.http import EpisodeState, ToolsResponse, Usage
-from dgym.wire.messages import EndReason, Observation, Result, Step, ToolCall
+from dgym.wire.http import StepState, ToolsResponse, Usage
+from dgym.wire.messages import Observation, Step, ToolCall
+from dgym.wire.outcome import EndReason, Result
 
 Action = ToolCall | Mapping[str, Any] | str
-"""A call, the same as a mapping ``{"tool": …, "arguments": {…}}``, or a line of text."""
+"""A call, an equivalent mapping ``{"tool": …, "arguments": {…}}``, or a line of text."""
 
 
-class Episode(Protocol):
-    """One episode from its reset to its verdict.
+class EpisodeHandle(Protocol):
+    """An episode from its reset to its result.
 
-    Only ``reset``, ``result``, ``history`` and ``close`` may be used before the reset; the others raise
+    Before the reset, only ``reset``, ``result``, ``trajectory`` and ``close`` may be used. The others raise
     ``EpisodeOver``.
     """
 
     @property
     def result(self) -> Result | None:
-        """The verdict, once there is one."""
+        """The result. None until the episode has ended."""
         ...
 
     @property
-    def state(self) -> EpisodeState:
-        """Counts, breakpoints, focus file and names of the tools after the last step."""
+    def state(self) -> StepState:
+        """Counters, breakpoints, focus file and names of the tools after the last step."""
         ...
 
     @property
@@ -33,43 +34,49 @@ class Episode(Protocol):
         ...
 
     async def reset(self, *, evaluate: bool = False) -> Observation:
-        """Start the episode, or resume one that was started under the same key; returns the last observation.
+        """Start the episode, or resume an episode that was started with the same key. Return the last observation.
 
         With ``evaluate`` the first observation ends with the output of the tests.
         """
         ...
 
     async def step(self, seq: int, action: Action) -> Observation:
-        """Execute ``action`` as step ``seq``, once; steps count from 1.
+        """Execute ``action`` as step ``seq``, exactly once. Steps count from 1.
 
-        The same number with the same action answers with the recorded observation. An action that cannot be executed
-        is a step too, and its observation says why.
+        A repetition with the same number and action returns the recorded observation. An action that cannot be executed
+        is a step too. Its observation explains the problem.
 
         Raises:
-            EpisodeOver: The episode has ended, and an earlier observation said so.
-            ConflictError: The number was used for another action, or a number was left out.
-            InfrastructureError: A fault that is not the agent's doing.
+            EpisodeOver: The episode has ended, as an earlier observation reported.
+            ConflictError: The number was used for another action, or a number was skipped.
+            InfrastructureError: A fault that the agent did not cause.
         """
         ...
 
     async def peek(self, action: Action) -> Observation:
-        """The answer of ``view``, ``listdir`` or another tool that changes nothing, without a step."""
+        """Return the answer of ``view``, ``listdir`` or another tool that does not change anything, without a step."""
         ...
 
-    def history(self, *, start: int = 0) -> list[Step]:
-        """The recorded steps from number ``start`` on; number 0 is the reset."""
+    def trajectory(self, *, start: int = 0) -> list[Step]:
+        """Return the recorded steps from number ``start``. Number 0 is the reset."""
         ...
 
-    async def changes(self) -> str:
-        """The agent's changes so far as ``git apply`` takes them; bytes that are not UTF-8 are surrogate escapes."""
+    async def patch(self) -> str:
+        """Return the agent's changes so far in the format of ``git apply``.
+
+        Bytes that are not UTF-8 are surrogate escapes.
+        """
         ...
 
     async def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
-        """End the episode and score it; the verdict of an episode that has ended. ``reason`` is the driver's own."""
+        """End the episode, score it and return the result. If it has ended before, return that result.
+
+        ``reason`` is the reason of the driver.
+        """
         ...
 
     async def apply_solution(self) -> Observation:
-        """Apply the task's own solution; for agents that check tasks."""
+        """Apply the task's own solution. This is for agents that check tasks."""
         ...
 
     def record_usage(self, usage: Usage) -> None:
@@ -77,5 +84,5 @@ class Episode(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release what this process holds of the episode, without scoring. Idempotent."""
+        """Release the resources of the episode in this process, without scoring. Idempotent."""
         ...

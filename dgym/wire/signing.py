@@ -1,7 +1,7 @@
-"""Signatures between a sidecar and its callers, and the sidecar's signature of a verdict. Pure.
+"""Signatures of requests, answers and outcomes between a sidecar and its callers. Pure.
 
-Containers of a pod share the network, so that a program of the sandbox may answer on the port of a sidecar that has
-ended. The program has none of the keys: the key of a role is the SHA-256 of its token, in the sidecar's environment.
+The containers of a pod share the network, so a program in the sandbox could answer on the port of a terminated sidecar.
+Such a program does not have a key: the key of a role is the SHA-256 of its token, in the sidecar's environment.
 """
 
 import hashlib
@@ -14,21 +14,21 @@ from collections.abc import Mapping
 import msgspec
 
 from dgym.wire.http import Epochs, Role, make_token, token_digest
-from dgym.wire.messages import EndReason, Outcome, Result
+from dgym.wire.outcome import AttemptOutcome, Result
 
 SCHEME = "Dgym"
 """The scheme of the header ``Authorization``: ``Dgym TIME.NONCE.CONTENT.PROOF.SIGNATURE``."""
 SIGNATURE_HEADER = "Dgym-Signature"
-"""The signature of an answer."""
+"""The header with the signature of an answer."""
 WINDOW_SECONDS = 300
-"""How far the clocks of a caller and a sidecar may differ; requests outside of it are refused."""
+"""Largest difference between the clocks of a caller and a sidecar. Requests with a larger difference are refused."""
 _EPOCH = re.compile(r"([0-9]{1,16})\.([0-9a-f]{64})")
-_VERDICT = re.compile(r"([0-9a-f]{64})\.([0-9a-f]{64})")
+_OUTCOME_SIGNATURE = re.compile(r"([0-9a-f]{64})\.([0-9a-f]{64})")
 _FORM = re.compile(r"Dgym (\d{1,12})\.([0-9a-f]{32})\.([0-9a-f]{64})\.([0-9a-f]{2,512})\.([0-9a-f]{64})")
 
 
 class SignedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request with a valid signature; ``content`` is the SHA-256 that its body must have."""
+    """A request with a valid signature. Its body must have the SHA-256 ``content``."""
 
     role: Role
     key: str
@@ -39,12 +39,12 @@ class SignedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def content_digest(data: bytes | bytearray) -> str:
-    """SHA-256 of a body, in hexadecimal digits."""
+    """Return the SHA-256 of a body, in hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def signing_time() -> int:
-    """Now, in seconds, as requests carry it."""
+    """Return the current time in seconds, as it is sent in requests."""
     return int(time.time())
 
 
@@ -58,10 +58,10 @@ def sign_request(
     content: str,
     now: int | None = None,
 ) -> str:
-    """The header ``Authorization`` of one request, each time with a new nonce.
+    """Return the header ``Authorization`` of one request. Each call uses a new nonce.
 
     ``target`` is path and query, ``epoch`` and ``reset_key`` are the headers ``Dgym-Epoch`` and ``Idempotency-Key``,
-    and ``content`` is the SHA-256 of the body. The token itself travels masked: reading it takes its digest.
+    and ``content`` is the SHA-256 of the body. The token itself is sent masked. It can only be read with its digest.
     """
     key, sent, nonce = token_digest(token), str(signing_time() if now is None else now), secrets.token_hex(16)
     proof = _masked(key, nonce, token.encode()).hex()
@@ -72,12 +72,12 @@ def sign_request(
 def read_request(
     digests: Mapping[Role, str], authorization: str, method: str, target: str, *, epoch: str = "", reset_key: str = ""
 ) -> SignedRequest | None:
-    """The request, if it is signed with one of the roles' keys by a caller that has the token too."""
+    """Return the request if it is signed with the key of a role, by a caller that also has the role's token."""
     found = _FORM.fullmatch(authorization)
     if found is None:
         return None
     now, nonce, content, proof, signature = found.groups()
-    # All are compared, each in constant time: the time it takes reveals nothing about any of them.
+    # All keys are compared in constant time, so that the duration does not reveal anything about them.
     roles = []
     for role, key in digests.items():
         expected = _sign(key, "request", method, target, epoch, reset_key, now, nonce, content, proof)
@@ -95,16 +95,17 @@ def read_request(
 
 
 def make_epochs(cluster_key: bytes, *, episode_uid: str, attempt: int, epoch: int) -> Epochs:
-    """The header ``Dgym-Epoch`` for each role under assignment ``epoch``: the number and the operator's proof."""
+    """Return the header ``Dgym-Epoch`` of assignment ``epoch`` for each role: the number and the operator's proof."""
     key = token_digest(make_token(cluster_key, episode_uid=episode_uid, attempt=attempt, role=Role.OPERATE))
     prepare, drive = (f"{epoch}.{_sign(key, 'epoch', role, str(epoch))}" for role in (Role.PREPARE, Role.DRIVE))
     return Epochs(prepare=prepare, drive=drive)
 
 
 def read_epoch(operate_digest: str, role: Role, text: str) -> int | None:
-    """The number in the header ``Dgym-Epoch`` of a caller in ``role``; None: the operator has not given it to the role.
+    """Return the number in the header ``Dgym-Epoch`` of a caller with ``role``.
 
-    ``operate_digest`` is the digest of the token of the role "operate", which neither agents nor drivers have.
+    Return None if the operator's proof is invalid. ``operate_digest`` is the digest of the token of the role "operate",
+    which neither agent pods nor drivers have.
 
     Raises:
         ValueError: ``text`` has another form.
@@ -118,12 +119,12 @@ def read_epoch(operate_digest: str, role: Role, text: str) -> int | None:
 
 
 def sign_answer(key: str, authorization: str, status: int, body: bytes) -> str:
-    """The header ``Dgym-Signature`` of the answer to the request with that ``authorization``."""
+    """Return the header ``Dgym-Signature`` of the answer to the request with that ``authorization``."""
     return _sign(key, "answer", authorization, str(status), content_digest(body))
 
 
 def answer_is_signed(token: str, authorization: str, status: int, body: bytes, signature: str) -> bool:
-    """Whether the answer is one of a sidecar that has the key of ``token``, and belongs to this very request."""
+    """Return whether the answer is from a sidecar with the key of ``token``, and belongs to this request."""
     expected = sign_answer(token_digest(token), authorization, status, body)
     return hmac.compare_digest(expected.encode(), signature.encode("utf-8", "surrogateescape"))
 
@@ -138,36 +139,34 @@ def _masked(key: str, nonce: str, data: bytes) -> bytes:
     return bytes(one ^ other for one, other in zip(data, mask, strict=True))
 
 
-def sign_verdict(key: str, result: Result, *, episode_uid: str, attempt: int) -> str:
-    """The signature of a verdict under ``key``, the digest of the token of the role "operate".
+def sign_outcome(key: str, result: Result, *, episode_uid: str, attempt: int) -> str:
+    """Return the signature of an outcome. ``key`` is the digest of the token of the role "operate".
 
-    Neither agents nor drivers have that key. Signed are episode and attempt, reason, score, counts of steps, rewrites
-    and tokens, their price, and the patch, whose SHA-256 stands before the HMAC. ``message``, ``notes`` and the
-    result's address are the agent's own report.
+    Neither agent pods nor drivers have that key. The signature covers episode, attempt, reason, score, numbers of
+    steps, rewrites and tokens, their price, and the patch. It consists of the patch's SHA-256 and an HMAC. It does not
+    cover ``message``, ``notes`` and the address of the result, which the agent pod reports.
     """
     patch = content_digest(result.patch.encode("utf-8", "surrogateescape"))
-    return f"{patch}.{_sign_outcome(key, result, result.reason, patch, episode_uid, attempt)}"
+    return f"{patch}.{_sign_fields(key, result, patch, episode_uid, attempt)}"
 
 
-def verdict_is_signed(
-    cluster_key: bytes, outcome: Outcome | None, reason: EndReason, *, episode_uid: str, attempt: int
-) -> bool:
-    """Whether the sidecar of this attempt has signed the verdict."""
-    found = _VERDICT.fullmatch(outcome.signature) if outcome is not None else None
-    if outcome is None or found is None:
+def outcome_is_signed(cluster_key: bytes, outcome: AttemptOutcome, *, episode_uid: str, attempt: int) -> bool:
+    """Return whether the sidecar of this attempt has signed the outcome."""
+    found = _OUTCOME_SIGNATURE.fullmatch(outcome.signature)
+    if found is None:
         return False
     patch, signature = found.groups()
     key = token_digest(make_token(cluster_key, episode_uid=episode_uid, attempt=attempt, role=Role.OPERATE))
-    return hmac.compare_digest(_sign_outcome(key, outcome, reason, patch, episode_uid, attempt), signature)
+    return hmac.compare_digest(_sign_fields(key, outcome, patch, episode_uid, attempt), signature)
 
 
-def patch_is_signed(patch: bytes, outcome: Outcome) -> bool:
-    """Whether ``patch``, the bytes of ``patch.diff``, is the one that the outcome's signature names."""
+def patch_is_signed(patch: bytes, outcome: AttemptOutcome) -> bool:
+    """Return whether ``patch``, the bytes of ``patch.diff``, has the digest in the signature of the outcome."""
     return outcome.signature.startswith(f"{content_digest(patch)}.")
 
 
-def _sign_outcome(key: str, outcome: Outcome, reason: EndReason, patch: str, episode_uid: str, attempt: int) -> str:
+def _sign_fields(key: str, outcome: AttemptOutcome, patch: str, episode_uid: str, attempt: int) -> str:
     scored = (outcome.resolved, outcome.score, outcome.max_score)
     counts = (outcome.steps, outcome.rewrites, outcome.input_tokens, outcome.output_tokens)
     numbers = (str(int(number)) for number in (attempt, *scored, *counts))
-    return _sign(key, "verdict", episode_uid, reason.value, *numbers, outcome.price or "", patch)
+    return _sign(key, "outcome", episode_uid, outcome.reason.value, *numbers, outcome.price or "", patch)

@@ -1,22 +1,30 @@
-"""What a repository's files mean: paths, policy, changes, edits, and breakpoints that follow them.
+"""Paths, policies, changes and edits of the files of a repository.
 
-:mod:`dgym.workspace.patches` reads, applies and writes patches; :mod:`dgym.workspace.sources` obtains repositories.
-All of it but the sources is pure. Trusted code reasons about an agent's files with these functions alone: it never
-runs git, or anything else that a tree can configure, inside a workspace.
+:mod:`dgym.workspace.patches` reads, applies and writes patches. :mod:`dgym.workspace.sources` obtains repositories.
+Everything except the sources is pure. Trusted code handles an agent's files only with these functions. It never runs
+git inside a workspace, nor another program that files of the workspace can configure.
 """
 
-from dgym.workspace.breakpoints import shift_for_change, shift_for_edit
-from dgym.workspace.changes import Change, Changes, Refusal, compare, refuse
-from dgym.workspace.paths import ancestors, decode_path, encode_path, normalize
-from dgym.workspace.policy import Policy, is_generated, policy_files
-from dgym.workspace.text import Span, decode_text, is_wide, line_count, resolve_span, rewrite_text, split_lines
+from dgym.workspace._changes import Changes, Refusal, compare, refuse
+from dgym.workspace._paths import ancestors, decode_path, encode_path, normalize
+from dgym.workspace._policy import Policy, is_generated, policy_files
+from dgym.workspace._text import (
+    LineMatcher,
+    LineRange,
+    decode_text,
+    is_wide,
+    line_count,
+    resolve_span,
+    rewrite_text,
+    split_lines,
+)
 
 __all__ = [
-    "Change",
     "Changes",
+    "LineMatcher",
+    "LineRange",
     "Policy",
     "Refusal",
-    "Span",
     "ancestors",
     "compare",
     "decode_path",
@@ -30,7 +38,5 @@ __all__ = [
     "refuse",
     "resolve_span",
     "rewrite_text",
-    "shift_for_change",
-    "shift_for_edit",
     "split_lines",
 ]

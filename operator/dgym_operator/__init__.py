@@ -1,1 +1,4 @@
-"""The operator: reconciles Episodes and EpisodeSets, one pod for each attempt, assigned to agents with free slots."""
+"""The operator. It reconciles Episodes, EpisodeSets and SandboxPools.
+
+Each attempt of an Episode has one sandbox pod, which is assigned to an agent pod with a free slot.
+"""

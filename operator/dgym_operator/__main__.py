@@ -10,6 +10,7 @@ from random import Random
 import click
 from pydantic import ValidationError
 
+from dgym.decoding import setting_problems
 from dgym.errors import DgymError
 from dgym_operator.settings import PREFIX, Settings, settings_table
 
@@ -106,7 +107,7 @@ async def _run(settings: Settings, kubeconfig: Path | None, context: str | None)
 
 
 def _check_templates(settings: Settings) -> None:
-    """End the process if a pod template is wrong, so that `helm upgrade --wait` fails, and not every episode."""
+    """Exit if a pod template is invalid, so that `helm upgrade --wait` fails instead of every episode."""
     from dgym_operator.render import check_templates
 
     try:
@@ -120,9 +121,8 @@ def _settings() -> Settings:
     try:
         return Settings()
     except ValidationError as error:
-        for problem in error.errors():
-            name = "_".join(map(str, problem["loc"])).upper()
-            click.echo(f"dgym-operator: {PREFIX}{name}: {problem['msg']}", err=True)
+        for problem in setting_problems(error.errors(), PREFIX):
+            click.echo(f"dgym-operator: {problem}", err=True)
         sys.exit(2)
 
 

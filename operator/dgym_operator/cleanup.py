@@ -1,8 +1,8 @@
-"""``python -m dgym_operator.cleanup --deployment NAME``: remove what the operator has made, before it is uninstalled.
+"""``python -m dgym_operator.cleanup --deployment NAME``: remove the objects that the operator created.
 
-Helm removes only what Helm made. The operator is stopped first, since it would create everything again; then the pods
-of sandboxes are deleted, which would be neither driven nor deleted; then their policies, the Secrets and the Leases.
-Episodes stay: they are the users', and a later installation continues them.
+It runs before the operator is uninstalled, because Helm removes only the objects that it installed. The operator is
+stopped first, because it would create the others again. Then the sandbox pods are deleted, then their NetworkPolicies,
+the Secrets and the Leases. Episodes are kept: they belong to users, and a later installation continues them.
 """
 
 import argparse
@@ -43,13 +43,13 @@ from dgym_operator.objects import (
     SANDBOX_LABELS,
     WatchedObject,
 )
-from dgym_operator.settings import Settings
+from dgym_operator.settings import AGENT_POD_KEYS_SECRET, KEY_SECRET, LEADER_LEASE, Settings
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 TEST_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "test"}
 """Labels of the pod of ``helm test``, which Helm keeps for its log."""
 STOP_SECONDS = 60.0
-"""How long pods may take to end: the operator's have 30 s of grace, a sandbox's 5 s."""
+"""How long pods may take to terminate. The grace period is 30 s for operator pods and 5 s for sandbox pods."""
 _POLL_SECONDS = 0.5
 _QPS, _BURST = 200.0, 200
 
@@ -58,12 +58,12 @@ K = TypeVar("K")
 
 
 class NetworkPolicy(WatchedObject, frozen=True, kw_only=True):
-    """A sandboxes' NetworkPolicy, applied by the operator that it admits."""
+    """The NetworkPolicy of the sandboxes in a namespace. The operator that it admits has applied it."""
 
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def admits(self, operator_namespace: str) -> bool:
-        """Whether it admits the operator of that namespace, which has applied it."""
+        """True if it admits the operator in this namespace, so that this operator has applied it."""
         peers = (peer for rule in self.spec.get("ingress", ()) for peer in rule.get("from", ()))
         return any(
             (peer.get("podSelector") or {}).get("matchLabels") == OPERATOR_LABELS
@@ -73,13 +73,13 @@ class NetworkPolicy(WatchedObject, frozen=True, kw_only=True):
 
 
 class OwnerLease(WatchedObject, frozen=True, kw_only=True):
-    """The claim to a namespace."""
+    """The Lease with which an installation claims a namespace."""
 
     spec: LeaseSpec = LeaseSpec()
 
 
 class Cleanup:
-    """Removes the objects that one installation has made."""
+    """Removes the objects that one installation has created."""
 
     def __init__(self, client: Client, settings: Settings, clock: Clock) -> None:
         self._client = client
@@ -87,16 +87,16 @@ class Cleanup:
         self._clock = clock
 
     async def run(self, deployment: str) -> None:
-        """Remove all of it; missing objects are no failure.
+        """Remove all objects. Objects that do not exist are ignored.
 
         Raises:
-            ApiError: The API server refused, or does not answer.
+            ApiError: The API server refused a request or did not answer.
         """
         await self._stop_operator(deployment)
         policies = await self._policies()
         served = {policy.metadata.namespace for policy in policies}
         await self._delete_all(PODS, await self._sandboxes(served))
-        # A sandbox that is terminating must not get a network.
+        # Delete the policies only when all sandboxes are gone: a terminating sandbox must not get network access.
         await self._wait_until_gone("sandboxes", lambda: self._sandboxes(served))
         await self._delete_all(NETWORK_POLICIES, policies)
         await self._delete_all(LEASES, await self._claims())
@@ -108,7 +108,7 @@ class Cleanup:
         await self._wait_until_gone("operator pods", lambda: self._labelled(OPERATOR_LABELS))
 
     async def _labelled(self, labels: dict[str, str]) -> list[WatchedObject]:
-        """Pods in the operator's own namespace."""
+        """Return the pods with these labels in the operator's own namespace."""
         return await self._client.list(
             PODS, decode=WatchedObject, namespace=self._settings.namespace, label_selector=_selector(labels)
         )
@@ -118,18 +118,18 @@ class Cleanup:
         return [policy for policy in found if policy.admits(self._settings.namespace)]
 
     async def _claims(self) -> list[OwnerLease]:
-        """The Leases by which the installation has claimed namespaces, and those that their holder gave back."""
+        """Return the Leases with which the installation has claimed namespaces, and the Leases without a holder."""
         found = await self._served(LEASES, OwnerLease, field_selector=f"metadata.name={OWNER_LEASE}")
         return [lease for lease in found if lease.spec.holder_identity in (self._settings.installation, "", None)]
 
     async def _sandboxes(self, served: set[str]) -> list[WatchedObject]:
         found = await self._served(PODS, WatchedObject, label_selector=_selector(SANDBOX_LABELS))
-        # In a cluster with other installations the policy shows whose pods are in its namespace.
+        # Other installations may exist in the cluster. The policy of a namespace shows which one created its pods.
         everywhere = self._settings.watch_namespaces or self._settings.network_policy == "disabled"
         return [pod for pod in found if everywhere or pod.metadata.namespace in served]
 
     async def _served(self, resource: Resource, kind: type[K], **selectors: str) -> list[K]:
-        """The objects of a kind in all served namespaces; with a deleted one its objects and our role are gone."""
+        """Return the objects of a kind in all served namespaces. A deleted namespace is skipped."""
         found: list[K] = []
         for namespace in self._settings.namespaces:
             try:
@@ -151,14 +151,14 @@ class Cleanup:
 
     async def _delete_own(self) -> None:
         settings = self._settings
-        secrets = [pool_secret(settings.agent_keys_secret, pool) for pool in settings.agent_pools.names]
-        for secret in (*secrets, settings.key_secret):
+        secrets = [pool_secret(AGENT_POD_KEYS_SECRET, pool) for pool in settings.agent_pools.names]
+        for secret in (*secrets, KEY_SECRET):
             await self._delete(SECRETS, secret, settings.namespace)
-        await self._delete(LEASES, settings.lease_name, settings.namespace)
+        await self._delete(LEASES, LEADER_LEASE, settings.namespace)
         _log.info("deleted the Secrets and the Lease")
 
     async def _delete(self, resource: Resource, name: str, namespace: str, uid: str | None = None) -> None:
-        # The object is gone already, or another one has its name by now.
+        # The object is already gone, or another object has its name now.
         with suppress(NotFound, Conflict):
             await self._client.delete(resource, name, decode=bytes, namespace=namespace, uid=uid)
 
@@ -176,11 +176,11 @@ def _selector(labels: dict[str, str]) -> str:
 
 
 async def clean_up(settings: Settings, deployment: str, clock: Clock, random: Random) -> None:
-    """Remove what the operator with these settings has made, itself included.
+    """Remove the operator with these settings and all objects that it has created.
 
     Raises:
         AccessError: No API server is configured.
-        ApiError: It refused, or does not answer.
+        ApiError: The API server refused a request or did not answer.
     """
     access = await load_access()
     async with Client(access, clock=clock, random=random, qps=_QPS, burst=_BURST) as client:
@@ -188,7 +188,7 @@ async def clean_up(settings: Settings, deployment: str, clock: Clock, random: Ra
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when nothing is left; 1 with the reason in the log."""
+    """Run the command. Returns 0 on success and 1 on failure, with the reason in the log."""
     parser = argparse.ArgumentParser(prog="dgym_operator.cleanup", description=__doc__)
     parser.add_argument("--deployment", required=True, help="The operator's own Deployment.")
     deployment: str = parser.parse_args(arguments).deployment

@@ -1,10 +1,10 @@
-"""The objects that the operator watches, as narrow structs, and the labels and names of those that it makes.
+"""The objects that the operator watches, as structs, and the labels and names of objects that it creates.
 
-Watch events are decoded from bytes straight into these structs: only the fields that decisions read; a pod takes less
-than 2 kB. Of an inline task, which may be 200 kB, only its clock and image are kept: the rest is read from the API
-server when it is needed.
+Watch events are decoded from bytes directly into these structs. They have only the fields that decisions read, so that
+a pod takes less than 2 kB. An inline task may have 200 kB: only its image, template and timeout are kept, and the rest
+is read from the API server when it is needed.
 
-Texts that thousands of pods share are kept once: words of a known vocabulary as enums, names interned.
+Texts that thousands of pods share are stored once: known values as enums, and names as interned strings.
 """
 
 from datetime import datetime, timedelta
@@ -36,9 +36,9 @@ from dgym.api import (
 )
 
 POLICY_NAME = "dgym-sandbox"
-"""The NetworkPolicy of sandboxes, in every namespace with episodes."""
+"""Name of the NetworkPolicy of sandboxes, in every namespace with episodes."""
 OWNER_LEASE = "dgym-owner"
-"""The Lease by which an installation claims a namespace."""
+"""Name of the Lease with which an installation claims a namespace."""
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 MANAGED_BY = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/managed-by": "dgym-operator"}
 SANDBOX_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "sandbox"}
@@ -46,7 +46,7 @@ OPERATOR_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/componen
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Base of all views; unknown fields are ignored."""
+    """Base of all views. Unknown fields are ignored."""
 
 
 class Owner(View, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class Identity(View, frozen=True, kw_only=True):
     @property
     def controller(self) -> Owner | None:
         """The owner that controls this object."""
-        # Not by a generator: every index asks, for every change of every object.
+        # A loop is faster than next() with a generator, and every index calls this for every change of an object.
         for owner in self.owner_references:
             if owner.controller:
                 return owner
@@ -103,7 +103,7 @@ class WatchedObject(View, frozen=True, kw_only=True):
         return (self.metadata.namespace, self.metadata.name)
 
     def is_controlled_by(self, uid: str | None) -> bool:
-        """Whether the object with this UID controls this one."""
+        """True if the object with this UID controls this one."""
         owner = self.metadata.controller
         return owner is not None and owner.uid == uid
 
@@ -115,7 +115,7 @@ class QuotaSpec(View, frozen=True, kw_only=True):
 
 
 class QuotaStatus(View, frozen=True, kw_only=True):
-    """The limits in force, and what is used of them."""
+    """The limits in force, and the used amounts."""
 
     hard: dict[str, str] = msgspec.field(default_factory=dict)
     used: dict[str, str] = msgspec.field(default_factory=dict)
@@ -128,18 +128,18 @@ class QuotaView(WatchedObject, frozen=True, kw_only=True):
     status: QuotaStatus = QuotaStatus()
 
     def has_more_room(self, before: "QuotaView") -> bool:
-        """Whether less is used, or more allowed, than ``before``."""
+        """True if less is used or more is allowed than in ``before``."""
         return _is_less(self.status.used, before.status.used) or _is_less(before.status.hard, self.status.hard)
 
 
 def _is_less(some: dict[str, str], others: dict[str, str]) -> bool:
-    """Whether any quantity of ``some`` is below that of the same name in ``others``, or missing there."""
+    """True if a quantity in ``some`` is lower than the one with the same name in ``others``, or is missing there."""
     try:
         return any(
             name not in others or parse_quantity(text) < parse_quantity(others[name]) for name, text in some.items()
         )
     except ValueError:
-        return True  # A try that is refused costs less than one that is not made.
+        return True  # An unnecessary try is cheap. Without a try the episodes would wait too long.
 
 
 class NetworkPolicyView(WatchedObject, frozen=True, kw_only=True):
@@ -180,7 +180,7 @@ class PodMeta(Identity, frozen=True, kw_only=True):
 
     @property
     def claimed_at(self) -> datetime | None:
-        """When an Episode took the pod from its pool; None: it was made for its Episode."""
+        """When an Episode claimed the pod from its sandbox pool. None if the pod was created for its Episode."""
         try:
             return datetime.fromisoformat(self.annotations.claimed)
         except ValueError:
@@ -188,14 +188,14 @@ class PodMeta(Identity, frozen=True, kw_only=True):
 
     @property
     def deleted_at(self) -> datetime | None:
-        """When the deletion was requested, by the API server's clock; None: it was not, or the time is not known."""
+        """When the deletion was requested, by the API server's clock. None if it was not requested or is not known."""
         if self.deletion_timestamp is None or self.deletion_grace_period_seconds is None:
             return None
         return self.deletion_timestamp - timedelta(seconds=self.deletion_grace_period_seconds)
 
 
 class Terminated(View, frozen=True, kw_only=True):
-    """How a container ended."""
+    """How a container terminated."""
 
     exit_code: int = 0
     reason: str = ""
@@ -214,14 +214,14 @@ class Waiting(View, frozen=True, kw_only=True):
 
 
 class ContainerState(View, frozen=True, kw_only=True):
-    """A container's state; a running container has neither field."""
+    """A container's state. A running container has neither field."""
 
     waiting: Waiting | None = None
     terminated: Terminated | None = None
 
 
 class Container(View, frozen=True, kw_only=True):
-    """A container's status. ``image_id`` names the image as the kubelet found it, with its digest."""
+    """A container's status. ``image_id`` is the image with its digest, as the kubelet reports it."""
 
     name: str
     image_id: str = msgspec.field(default="", name="imageID")
@@ -233,7 +233,7 @@ class Container(View, frozen=True, kw_only=True):
 
 
 class OpenEnum(StrEnum):
-    """An enum with a member ``UNKNOWN``, which any word that is not a member becomes."""
+    """An enum with a member ``UNKNOWN``. All values without a member are mapped to it."""
 
     @classmethod
     def _missing_(cls, value: object) -> "OpenEnum":
@@ -248,7 +248,7 @@ class PodConditionType(OpenEnum):
     SCHEDULED = "PodScheduled"
     DISRUPTION_TARGET = "DisruptionTarget"
     TERMINATION_TARGET = "TerminationTarget"
-    """Kueue's: the pod is deleted, since its queue has evicted it."""
+    """Set by Kueue: the pod is deleted because its queue has evicted it."""
     INITIALIZED = "Initialized"
     CONTAINERS_READY = "ContainersReady"
     READY_TO_START_CONTAINERS = "PodReadyToStartContainers"
@@ -294,7 +294,7 @@ class PodPhase(OpenEnum):
 
 
 class PodStatus(View, frozen=True, kw_only=True):
-    """A pod's status. ``reason`` is set by evictions and rejections of the kubelet."""
+    """A pod's status. ``reason`` is set when the kubelet evicts or rejects the pod."""
 
     phase: PodPhase = PodPhase.NONE
     reason: str = ""
@@ -309,38 +309,38 @@ class PodStatus(View, frozen=True, kw_only=True):
 
 
 class Pod(WatchedObject, frozen=True, kw_only=True):
-    """A pod of an episode, or of an agent."""
+    """A sandbox pod or an agent pod."""
 
     metadata: PodMeta
     status: PodStatus = PodStatus()
 
     def condition(self, kind: str) -> PodCondition | None:
-        """The condition of that type; only types in ``_READ`` are kept."""
+        """Return the condition of this type, or None. Only types in ``_READ`` are kept."""
         return next((each for each in self.status.conditions if each.type == kind), None)
 
     def container(self, name: str) -> Container | None:
-        """The status of that container, init containers included."""
+        """Return the status of the container or init container with this name, or None."""
         statuses = (*self.status.container_statuses, *self.status.init_container_statuses)
         return next((each for each in statuses if each.name == name), None)
 
     def terminated(self, name: str) -> Terminated | None:
-        """The end of that container; None while it has not ended."""
+        """Return how the container terminated, or None if it has not terminated."""
         container = self.container(name)
         return container.state.terminated if container is not None else None
 
     @property
     def is_over(self) -> bool:
-        """Whether the sidecar has terminated, or the whole pod."""
+        """True if the sidecar or the whole pod has terminated."""
         return self.terminated("sidecar") is not None or self.status.phase in (PodPhase.FAILED, PodPhase.SUCCEEDED)
 
     @property
     def ready(self) -> bool:
-        """Whether sandbox, verifier and sidecar are ready."""
+        """True if the pod has the condition Ready: all its containers are ready."""
         condition = self.condition("Ready")
         return condition is not None and condition.status == "True"
 
     def url(self, port: int) -> str:
-        """The URL of the pod's port; empty while the pod has no address."""
+        """Return the URL of the pod's port. Empty while the pod has no address."""
         address = self.status.pod_ip
         if not address:
             return ""
@@ -357,7 +357,7 @@ class EpisodeSpecView(View, frozen=True, kw_only=True):
     task: "InlineTask | None" = None
     agent: AgentSpec | None = None
     tools: msgspec.Raw = msgspec.Raw()
-    """As the API server encodes them: no decision reads them."""
+    """In the encoding of the API server, because decisions do not read the tools."""
     suspend: bool = False
     cancel: bool = False
     start_timeout_seconds: int = 900
@@ -372,13 +372,13 @@ class EpisodeSpecView(View, frozen=True, kw_only=True):
     priority: int = 0
 
     def __post_init__(self) -> None:
-        # A Raw is a part of the whole message, which it would keep.
+        # Without the copy the Raw would keep the whole message in memory.
         if self.tools:
             force_setattr(self, "tools", self.tools.copy())
 
 
 class InlineTask(View, frozen=True, kw_only=True):
-    """An inline task: image, template and clock."""
+    """The image, the pod template and the timeout of an inline task."""
 
     image: str | None = None
     pod_template: str | None = None
@@ -394,7 +394,7 @@ class EpisodeView(WatchedObject, frozen=True, kw_only=True):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the condition ``Finished`` is True."""
+        """True if the condition ``Finished`` is True."""
         for condition in self.status.conditions:
             if condition.type == ConditionType.FINISHED:
                 return condition.status == "True"
@@ -408,7 +408,7 @@ class SetMeta(Meta, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # As long as the whole set.
+        # Not needed, and as long as the whole set.
         self.annotations.pop("kubectl.kubernetes.io/last-applied-configuration", None)
 
 
@@ -421,7 +421,7 @@ class EpisodeSetView(WatchedObject, frozen=True, kw_only=True):
 
     @property
     def retry(self) -> str:
-        """The annotation that requests to run failed episodes again."""
+        """Value of the annotation that requests a retry of failed episodes."""
         return self.metadata.annotations.get(RETRY_KEY, "")
 
 
@@ -434,20 +434,20 @@ class SandboxPoolView(WatchedObject, frozen=True, kw_only=True):
 
 
 class TaskSpecView(View, frozen=True, kw_only=True):
-    """A DebugTask's image and clock."""
+    """The image and the timeout of a DebugTask."""
 
     image: str | None = None
     entrypoint_timeout_seconds: int = 300
 
 
 class TaskView(WatchedObject, frozen=True, kw_only=True):
-    """A DebugTask: identity, labels, image and clock."""
+    """A DebugTask: identity, labels, image and timeout."""
 
     metadata: Meta
     spec: TaskSpecView = TaskSpecView()
 
 
 class ConfigMapView(WatchedObject, frozen=True, kw_only=True):
-    """A ConfigMap of a set, which holds its frozen list of tasks."""
+    """A ConfigMap of a set. It contains the set's frozen list of tasks."""
 
     data: dict[str, str] = msgspec.field(default_factory=dict)

@@ -1,11 +1,10 @@
-"""Benchmarks that come as data sets: rows from elsewhere, imported once, made into DebugTasks and an EpisodeSet.
+"""Benchmarks from data sets: import rows, and convert them to DebugTasks and an EpisodeSet.
 
-An adapter (a plugin of the group ``dgym.benchmarks``) reads the rows of one kind of data set and says what each of them
-means, as a ``Row``. Everything else is done once for all of them.
+An adapter (a plugin of the entry point group ``dgym.benchmarks``) reads the rows of one kind of data set and converts
+each to a ``Row``. All other code is shared by the adapters.
 """
 
-from dgym.benchmarks.datasets.adapter import (
-    GROUP,
+from dgym.benchmarks.datasets._adapter import (
     Adapter,
     Fields,
     ImageNames,
@@ -13,55 +12,49 @@ from dgym.benchmarks.datasets.adapter import (
     RowError,
     adapter_names,
     load_adapter,
+    select,
 )
-from dgym.benchmarks.datasets.checkouts import Checkouts
-from dgym.benchmarks.datasets.health import (
+from dgym.benchmarks.datasets._library import (
     HEALTHY,
     NOT_CHECKED,
     STATES,
     HealthRun,
+    Imported,
     TaskHealth,
     add_health,
-    judge_health,
+    assess_health,
+    import_rows,
+    imported,
+    open_imported,
     read_health,
 )
-from dgym.benchmarks.datasets.library import Imported, import_rows, imported, open_imported
-from dgym.benchmarks.datasets.registry import ImageSizes, ask_registries
-from dgym.benchmarks.datasets.scripts import (
-    EvaluationParts,
+from dgym.benchmarks.datasets._tasks import Checkouts, make_set, make_tasks
+from dgym.benchmarks.datasets.swebench import (
     command_between_markers,
     names_test_files,
-    with_exit_status,
     without_test_files,
     without_test_patch,
 )
-from dgym.benchmarks.datasets.selection import select
-from dgym.benchmarks.datasets.tasks import INSTANCE_ANNOTATION, make_set, make_tasks
 
 __all__ = [
-    "GROUP",
     "HEALTHY",
-    "INSTANCE_ANNOTATION",
     "NOT_CHECKED",
     "STATES",
     "Adapter",
     "Checkouts",
-    "EvaluationParts",
     "Fields",
     "HealthRun",
     "ImageNames",
-    "ImageSizes",
     "Imported",
     "Row",
     "RowError",
     "TaskHealth",
     "adapter_names",
     "add_health",
-    "ask_registries",
+    "assess_health",
     "command_between_markers",
     "import_rows",
     "imported",
-    "judge_health",
     "load_adapter",
     "make_set",
     "make_tasks",
@@ -69,7 +62,6 @@ __all__ = [
     "open_imported",
     "read_health",
     "select",
-    "with_exit_status",
     "without_test_files",
     "without_test_patch",
 ]

@@ -1,4 +1,4 @@
-"""Benchmarks that are directories of tasks: Harbor's, and Exercism's exercises as aider's benchmark uses them."""
+"""Benchmarks that are directories of tasks: Harbor, and the Exercism exercises of aider's benchmark."""
 
 import ast
 import base64
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dgym.api import Evaluation, InlineFile
-from dgym.benchmarks.datasets.adapter import Adapter, Fields, ImageNames, Row, RowError
+from dgym.benchmarks.datasets._adapter import Adapter, Fields, ImageNames, Row, RowError
 from dgym.errors import ManifestError
 from dgym.untrusted import parse_toml
 from dgym.workspace.patches import FileVersion, write_patch
@@ -20,7 +20,7 @@ _LARGEST_BYTES = 200 * 1024
 _WORKDIR = re.compile(r"^WORKDIR\s+(\S+)", re.MULTILINE | re.IGNORECASE)
 _NOT_FILES = frozenset({"Dockerfile", "docker-compose.yaml", "docker-compose.yml", ".dockerignore"})
 _REWARD = "reward"
-# Images of Harbor let root run the tests; elsewhere its two directories are made where they can be.
+# Harbor runs the tests as root. If /tests or /logs/verifier cannot be created, temporary directories replace them.
 _HARBOR = """\
 #!/bin/bash
 tests=/tests logs=/logs/verifier
@@ -41,7 +41,7 @@ echo ">>>>> End Test Output"
 
 
 class Harbor(Adapter):
-    """Tasks of Harbor: ``task.toml``, ``instruction.md``, and ``tests/test.sh``, which writes a reward."""
+    """Harbor tasks: ``task.toml``, ``instruction.md``, and ``tests/test.sh``, which writes a reward."""
 
     name: ClassVar[str] = "harbor"
     summary: ClassVar[str] = "Harbor: a directory of tasks, scored by the reward that tests/test.sh writes"
@@ -55,7 +55,7 @@ class Harbor(Adapter):
             yield {"instance_id": directory.name, "files": _read_tree(directory)}
 
     def row(self, data: Mapping[str, Any], images: ImageNames) -> Row:
-        """What a task means."""
+        """Convert a task directory."""
         fields = Fields(data)
         instance, files = fields.text("instance_id"), _files(data)
         for needed in ("task.toml", "instruction.md", "tests/test.sh"):
@@ -86,7 +86,7 @@ class Harbor(Adapter):
 
 
 class Exercism(Adapter):
-    """The Python exercises of Exercism, as aider's benchmark uses them: a stub, its tests, and its documents."""
+    """The Python exercises of Exercism, which aider's benchmark uses: a stub, its tests and its documents."""
 
     name: ClassVar[str] = "exercism"
     summary: ClassVar[str] = "Exercism's Python exercises (aider's benchmark): a checkout, or its exercises/practice"
@@ -102,7 +102,7 @@ class Exercism(Adapter):
             yield {"instance_id": directory.name, "files": _read_tree(directory)}
 
     def row(self, data: Mapping[str, Any], images: ImageNames) -> Row:  # noqa: ARG002 - exercises need no image
-        """What an exercise means."""
+        """Convert an exercise."""
         fields = Fields(data)
         instance, files = fields.text("instance_id"), _files(data)
         try:
@@ -146,7 +146,7 @@ def _example_patch(files: Mapping[str, bytes], stubs: list[str], examples: list[
 
 
 def _test_ids(path: str, source: bytes) -> Iterator[str]:
-    """The ids of the tests of a file, as far as they stand in it."""
+    """The pytest ids of the test functions and methods that the file itself defines."""
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
@@ -160,7 +160,7 @@ def _test_ids(path: str, source: bytes) -> Iterator[str]:
 
 
 def _read_tree(directory: Path) -> dict[str, str]:
-    """Every file by its path, in base64."""
+    """All files by path, base64-encoded."""
     found: dict[str, str] = {}
     size = 0
     for file in sorted(directory.rglob("*")):
@@ -200,7 +200,7 @@ def _inline_file(path: str, data: bytes) -> InlineFile:
 
 
 def _unpacked(files: Mapping[str, bytes]) -> Iterator[str]:
-    """Lines of shell that write the files below ``$tests``."""
+    """Shell commands that write the files below ``$tests``."""
     for path, data in sorted(files.items()):
         parent = shlex.quote(posixpath.dirname(path) or ".")
         yield f'mkdir -p "$tests"/{parent} && base64 -d >"$tests"/{shlex.quote(path)} <<\'DGYM_FILE\''

@@ -1,13 +1,12 @@
-"""SWE-bench-Live and SWE-rebench V2: commands for the tests in the row, and a parser by name or as code."""
+"""SWE-bench-Live and SWE-rebench V2. A row has the test commands, and the name or the code of a parser."""
 
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from dgym.api import DEFAULT_ENTRYPOINT, Evaluation
-from dgym.benchmarks.datasets.adapter import Adapter, Fields, ImageNames, Row, RowError
-from dgym.benchmarks.datasets.scripts import END, START, without_test_files
-from dgym.benchmarks.datasets.swebench import WORKING_DIRECTORY, evaluation, parser_name
+from dgym.benchmarks.datasets._adapter import Adapter, Fields, ImageNames, Row, RowError
+from dgym.benchmarks.datasets.swebench import END, START, WORKING_DIRECTORY, evaluation, parser_name, without_test_files
 
 _FUNCTION = re.compile(r"^def (parse|parser|parse_log\w*|log_parser)\(", re.MULTILINE)
 _CODE = """{code}
@@ -24,14 +23,14 @@ def parse(log):
 
 
 class SweBenchLive(Adapter):
-    """SWE-bench-Live. A parser that is code runs in the verifier and nowhere else."""
+    """SWE-bench-Live. The code of a parser is only executed in the verifier."""
 
     name: ClassVar[str] = "swebench-live"
     summary: ClassVar[str] = "SWE-bench-Live: commands and parser in the row"
     splits: ClassVar[tuple[str, ...]] = ("test", "lite", "verified", "full")
 
     def row(self, data: Mapping[str, Any], images: ImageNames) -> Row:
-        """What a row means."""
+        """Convert a row."""
         fields = Fields(data)
         commands = {name: _commands(fields, name) for name in ("rebuild_cmds", "test_cmds", "print_cmds")}
         return _row(fields, images, fields.optional("docker_image") or fields.optional("image") or None, commands,
@@ -39,14 +38,14 @@ class SweBenchLive(Adapter):
 
 
 class SweRebench(Adapter):
-    """SWE-rebench V2, its Python part: commands and the parser's name are in ``install_config``."""
+    """The Python part of SWE-rebench V2. ``install_config`` has the commands and the name of the parser."""
 
     name: ClassVar[str] = "swe-rebench"
     summary: ClassVar[str] = "SWE-rebench V2 (Python): commands and parser's name in the row"
     splits: ClassVar[tuple[str, ...]] = ("test", "train", "filtered")
 
     def row(self, data: Mapping[str, Any], images: ImageNames) -> Row:
-        """What a row means."""
+        """Convert a row."""
         fields = Fields(data)
         language = fields.optional("language").lower()
         if language not in ("", "python"):
@@ -101,7 +100,7 @@ def _evaluation(fields: Fields, script: str, parser: str) -> Evaluation:
 
 
 def _commands(fields: Fields, name: str) -> list[str]:
-    """A command, or a list of them."""
+    """The field ``name``, which may be one command or a list of commands."""
     try:
         value = fields.value(name)
     except RowError:
@@ -111,5 +110,5 @@ def _commands(fields: Fields, name: str) -> list[str]:
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise RowError(f"{name} is no command and no list of commands")
+        raise RowError(f"{name} is neither a command nor a list of commands")
     return value

@@ -1,10 +1,10 @@
-"""SWE-smith: a bug patch for a repository that is whole; what repairs the bug is the patch's reverse."""
+"""SWE-smith: each row has a patch that adds a bug to a working repository. The reverse patch is the solution."""
 
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from dgym.benchmarks.datasets.adapter import Adapter, Fields, ImageNames, Row, RowError
+from dgym.benchmarks.datasets._adapter import Adapter, Fields, ImageNames, Row, RowError
 from dgym.benchmarks.datasets.swebench import WORKING_DIRECTORY
 
 IMAGE = "jyangballin/swesmith.x86_64.{{ image_id }}"
@@ -27,14 +27,14 @@ _SWAPPED = {
 
 
 class SweSmith(Adapter):
-    """SWE-smith. The suites are pytest's, so that pytest's plugin scores."""
+    """SWE-smith. All test suites use pytest, so dgym's pytest plugin scores them."""
 
     name: ClassVar[str] = "swesmith"
     summary: ClassVar[str] = "SWE-smith: bugs made for whole repositories, scored by pytest's plugin"
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
     def row(self, data: Mapping[str, Any], images: ImageNames) -> Row:
-        """What a row means."""
+        """Convert a row."""
         fields = Fields(data)
         instance, bug = fields.text("instance_id"), fields.text("patch")
         name, _, commit = fields.text("repo").removeprefix("swesmith/").rpartition(".")
@@ -49,7 +49,7 @@ class SweSmith(Adapter):
             raise RowError("FAIL_TO_PASS names no test, so that nothing could be repaired")
         strange = [test for test in (*tests, *kept) if "::" not in test]
         if strange:
-            raise RowError(f"{strange[0]!r} is no id of a test of pytest")
+            raise RowError(f"{strange[0]!r} is not the id of a pytest test")
         return Row(
             instance=instance,
             instructions=fields.optional("problem_statement") or "Some tests fail. Find the cause and repair it.",
@@ -62,16 +62,16 @@ class SweSmith(Adapter):
             solution=reverse_patch(bug),
             entrypoint="python -m pytest -q",
             activate=_ACTIVATE,
-            # A history with the commit before the bug would be its solution.
+            # The history is replaced, because the commit before the bug would show the solution.
             setup_commands=(f"git apply -v - <<'{_MARK}'\n{bug.rstrip()}\n{_MARK}", _COMMIT),
         )
 
 
 def reverse_patch(patch: str) -> str:
-    """The patch that undoes ``patch``, which is as ``git diff`` writes it.
+    """The reverse of ``patch``, which is in the format of ``git diff``.
 
     Raises:
-        RowError: It has a binary file.
+        RowError: The patch changes a binary file.
     """
     if "\nGIT binary patch" in patch or "\nBinary files" in patch:
         raise RowError("patch changes a binary file")

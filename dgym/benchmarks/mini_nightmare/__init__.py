@@ -1,1 +1,1 @@
-"""Ten small programs whose bugs are hard to see by reading and plain at run time."""
+"""Ten small programs with bugs that are hard to find by reading and easy to find at run time."""

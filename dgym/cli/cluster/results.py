@@ -1,44 +1,64 @@
-"""``dgym results``: stored files fetched through the operator, which asks the API server what the user may read."""
+"""Stored files and episodes of a cluster, read through the API server and the operator.
+
+The operator checks the rights of the user with the API server.
+"""
 
 import asyncio
 import contextlib
-import shutil
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import aiohttp
 import msgspec
 
-from dgym.api import child_name
-from dgym.cli.cluster.connection import ClusterError, connect, find_all, selector_of_children
-from dgym.cli.cluster.views import ConditionView, EpisodeView, Meta, SetView, View
-from dgym.cli.output import FAILED, UsageFailure, echo
-from dgym.cli.story import show_stories
+from dgym.api import ARM_LABEL, SAMPLE_LABEL, SET_LABEL, TASK_LABEL, label_value
+from dgym.cli.cluster.connection import (
+    ClusterError,
+    ConditionView,
+    EpisodeView,
+    EpisodeViewStatus,
+    Meta,
+    ObjectView,
+    SetView,
+    connect,
+)
 from dgym.decoding import DECODE_ERRORS
-from dgym.kube import EPISODES, PODS, Client, Forbidden, NotFound, PortForward, PortUnreachable, Resource
-from dgym.results import FILES, Attempt, StoredResult, record_left_out
+from dgym.kube import (
+    EPISODE_SETS,
+    EPISODES,
+    PODS,
+    ApiError,
+    Client,
+    Forbidden,
+    NotFound,
+    PortForward,
+    PortUnreachable,
+    Resource,
+)
+from dgym.results import FILES, Attempted, EpisodeEntry, EpisodeRow, Library, RunProgress, seconds_of
+from dgym.wire import EndReason, Outcome
 from dgym.wire.assignments import RESULTS_AUDIENCE, RESULTS_PATH, ResultsList, StoredFile
 
 OPERATORS = "app.kubernetes.io/name=dgym,app.kubernetes.io/component=operator"
 PORT = 8080
 READER = "dgym-results"
-"""ServiceAccount of the installation that reads the results of all namespaces it serves, for administrators."""
+"""ServiceAccount for administrators. It may read the results of all namespaces that the installation serves."""
 _TOKEN_REQUESTS = Resource("", "v1", f"serviceaccounts/{READER}/token", "TokenRequest")
 _TOKEN_SECONDS, _RENEW_SECONDS = 600, 300.0
-
 _TRIES = 4
 _SECONDS = 60.0
+_PAUSE_SECONDS = 2.0
+_FILES_SECONDS = 2.0
+_COUNTS = ("resolved", "score", "max_score", "steps", "rewrites", "input_tokens", "output_tokens")
 
 
 class ResultsRefused(ClusterError):
-    """The user may not reach the operator, or not read results."""
+    """The user may not connect to the operator, or may not read the results."""
 
 
 class ResultsReader:
-    """Lists and fetches stored files; one port-forward serves all calls."""
+    """Lists and fetches stored files. All calls use one port-forward."""
 
     def __init__(
         self, session: aiohttp.ClientSession, forward: PortForward, credentials: "_Credentials", namespace: str
@@ -49,20 +69,21 @@ class ResultsReader:
         self._credentials = credentials
 
     async def check(self, namespace: str) -> None:
-        """Return if the user may read the results of the namespace.
+        """Check that the user may read the results of the namespace.
 
         Raises:
-            ClusterError: As of ``files``.
+            ResultsRefused: The user may not read them.
+            ClusterError: The operator does not answer.
         """
         async for _ in self._get(namespace):
             pass
 
     async def files(self, namespace: str, episode: str) -> list[StoredFile]:
-        """Every file of every attempt at the episodes of that name.
+        """Return every file of every attempt at the episodes of that name.
 
         Raises:
             ResultsRefused: The user may not read them.
-            ClusterError: The operator does not answer, or sends something else than a list of results.
+            ClusterError: The operator does not answer, or its answer is not a list of results.
         """
         body = b"".join([chunk async for chunk in self._get(f"{namespace}/{episode}")])
         try:
@@ -72,11 +93,11 @@ class ResultsReader:
         return [file for file in found if _is_below(file.path, namespace, episode)]
 
     async def read(self, file: StoredFile) -> bytes:
-        """The bytes of a file."""
+        """Return the content of a file."""
         return b"".join([chunk async for chunk in self._get(file.path)])
 
     async def save(self, file: StoredFile, directory: Path) -> None:
-        """Fetch a file to its place below ``directory``; it appears there whole or not at all."""
+        """Save a file at its path below ``directory``. The write is atomic."""
         target = directory / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.part")
@@ -114,10 +135,10 @@ class ResultsReader:
 
 @contextlib.asynccontextmanager
 async def open_results(client: Client, system_namespace: str) -> AsyncIterator[ResultsReader]:
-    """A reader that asks an operator pod in the namespace in which dgym is installed.
+    """Yield a reader that is connected to an operator pod in ``system_namespace``.
 
     Raises:
-        ResultsRefused: The user may not reach it, or not read the results of the client's namespace.
+        ResultsRefused: The user may not connect to the pod, or may not read the results of the client's namespace.
         ClusterError: An operator pod does not run, or the kubeconfig does not have a token.
     """
     with _rights_explained(system_namespace):
@@ -135,13 +156,13 @@ async def open_results(client: Client, system_namespace: str) -> AsyncIterator[R
             except ResultsRefused:
                 raise
             except ClusterError:
-                pass  # It may answer when there is something to read.
+                pass  # The operator may answer later, when there are files to read.
             yield reader
 
 
 @contextlib.contextmanager
 def _rights_explained(namespace: str) -> Iterator[None]:
-    """Explain ``Forbidden`` by the rights that are missing, which no ClusterRole for users grants."""
+    """Turn ``Forbidden`` into an error that names the missing rights. The ClusterRoles for users do not grant them."""
     try:
         yield
     except Forbidden as error:
@@ -152,10 +173,10 @@ def _rights_explained(namespace: str) -> Iterator[None]:
 
 
 class _Credentials:
-    """The header by which the operator identifies the user.
+    """The ``Authorization`` header for requests to the operator.
 
-    If the user may request tokens of the ServiceAccount ``READER``, it has such a token, which is not valid for the API
-    server. Otherwise it has the token of the kubeconfig.
+    It contains a token of the ServiceAccount ``READER`` if the user may request one. That token is not valid for the
+    API server. Otherwise it contains the token of the kubeconfig.
     """
 
     def __init__(self, client: Client, namespace: str) -> None:
@@ -166,10 +187,10 @@ class _Credentials:
         self._own = False
 
     async def header(self) -> str:
-        """The header ``Authorization``.
+        """Return the value of the header. A token of ``READER`` is renewed every 5 minutes.
 
         Raises:
-            ClusterError: There is neither token.
+            ClusterError: The user may not request a token, and the kubeconfig does not have one.
         """
         if not self._own and time.monotonic() >= self._renew:
             spec = {"audiences": [RESULTS_AUDIENCE], "expirationSeconds": _TOKEN_SECONDS}
@@ -202,7 +223,9 @@ async def _operator(client: Client, namespace: str) -> "_Pod":
 
 
 def _not_installed(what: str, namespace: str) -> ClusterError:
-    return ClusterError(f"{what} in namespace {namespace}; --system-namespace names the one in which dgym is installed")
+    return ClusterError(
+        f"{what} in namespace {namespace}; --system-namespace names the namespace in which dgym is installed"
+    )
 
 
 def _refusal(status: int, body: str, pod: str) -> ClusterError:
@@ -215,7 +238,7 @@ def _refusal(status: int, body: str, pod: str) -> ClusterError:
 
 
 def _is_below(path: str, namespace: str, episode: str) -> bool:
-    """Whether a path sent by a pod belongs to that episode; no other path is written to."""
+    """Return True if a path sent by a pod belongs to that episode. Files with other paths must not be written."""
     parts = path.split("/")
     inside = len(parts) == 5 and parts[:2] == [namespace, episode] and parts[2] not in ("", ".", "..")
     return inside and parts[3].isdecimal() and parts[4] in FILES and "\0" not in path
@@ -225,12 +248,12 @@ class _PodMeta(Meta, frozen=True, kw_only=True):
     deletion_timestamp: str | None = None
 
 
-class _PodStatus(View, frozen=True, kw_only=True):
+class _PodStatus(ObjectView, frozen=True, kw_only=True):
     phase: str = ""
     conditions: tuple[ConditionView, ...] = ()
 
 
-class _Pod(View, frozen=True, kw_only=True):
+class _Pod(ObjectView, frozen=True, kw_only=True):
     metadata: _PodMeta
     status: _PodStatus = _PodStatus()
 
@@ -243,172 +266,168 @@ class _Pod(View, frozen=True, kw_only=True):
         return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions)
 
 
-class _TokenStatus(View, frozen=True, kw_only=True):
+class _TokenStatus(ObjectView, frozen=True, kw_only=True):
     token: str
 
 
-class _TokenRequest(View, frozen=True, kw_only=True):
+class _TokenRequest(ObjectView, frozen=True, kw_only=True):
     status: _TokenStatus
 
 
-_AT_A_TIME = 4
+class _Reference(ObjectView, frozen=True, kw_only=True):
+    name: str = ""
+    model: str | None = None
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """An episode to fetch; of a deleted one only the name is known."""
-
-    namespace: str
-    episode: str
-    uid: str = ""
-    uri: str = ""
+class _StoredEpisodeSpec(ObjectView, frozen=True, kw_only=True):
+    task_ref: _Reference = _Reference()
+    agent: _Reference = _Reference()
 
 
-class Fetched(msgspec.Struct, frozen=True):
-    """The fetched directories of an episode's attempts, and the newest result."""
-
-    episode: str
-    attempts: tuple[Path, ...]
-    result: StoredResult | None = None
+class _StoredEpisodeStatus(EpisodeViewStatus, frozen=True, kw_only=True):
+    start_time: str | None = None
+    completion_time: str | None = None
 
 
-async def fetch(
-    names: Sequence[str], directory: Path, *, place: tuple[str | None, str | None], system_namespace: str
-) -> list[Fetched]:
-    """Fetch the results of all episodes of these names.
+class _StoredEpisode(EpisodeView, frozen=True, kw_only=True):
+    spec: _StoredEpisodeSpec = _StoredEpisodeSpec()
+    status: _StoredEpisodeStatus = _StoredEpisodeStatus()
+
+
+class ClusterLibrary(Library):
+    """The Episodes of a namespace.
+
+    Their trajectories are read with ``reader``. If it is None, trajectories cannot be read, and ``unreadable`` is the
+    reason that the page shows.
+    """
+
+    def __init__(self, client: Client, title: str, reader: ResultsReader | None, unreadable: str = "") -> None:
+        super().__init__(title, pause_seconds=_PAUSE_SECONDS)
+        self._client = client
+        self._reader = reader
+        self._unreadable = unreadable
+        self._files: dict[str, tuple[float, tuple[StoredFile, ...]]] = {}
+
+    async def _update(self, *, listing: bool) -> None:  # noqa: ARG002 - everything is listed at once
+        """List Episodes and EpisodeSets. The previous list stays if the API server does not answer.
+
+        Episodes that were deleted after their TTL are not listed. They are only in the results store.
+        """
+        where = {"namespace": self._client.namespace}
+        try:
+            episodes = await self._client.list(EPISODES, decode=_StoredEpisode, **where)
+            sets = await self._client.list(EPISODE_SETS, decode=SetView, **where)
+        except ApiError as error:
+            self.notice = f"The cluster does not answer: {error.message}"
+            return
+        self.notice = self._unreadable
+        self.entries = {entry.path: entry for view in episodes for entry in [_entry(view)]}
+        self.progress = {("", label_value(view.metadata.name)): _progress(view) for view in sets}
+
+    async def _read(self, entry: EpisodeEntry, attempt: int, name: str, limit: int) -> bytes | None:
+        if self._reader is None:
+            return None
+        wanted = f"{entry.path}/{attempt}/{name}"
+        file = next((file for file in await self._stored(entry) if file.path == wanted), None)
+        if file is None:
+            return None
+        return (await self._reader.read(file))[:limit] if file.bytes <= limit else None
+
+    async def version(self, entry: EpisodeEntry, attempt: int) -> str:
+        """Return the sizes of the attempt's files as JSON."""
+        prefix = f"{entry.path}/{attempt}/"
+        sizes = [(file.path, file.bytes) for file in await self._stored(entry) if file.path.startswith(prefix)]
+        return msgspec.json.encode(sizes).decode()
+
+    async def _stored(self, entry: EpisodeEntry) -> tuple[StoredFile, ...]:
+        """Return the stored files of an episode, cached for two seconds."""
+        if self._reader is None:
+            return ()
+        asked, files = self._files.get(entry.path, (0.0, ()))
+        if time.monotonic() - asked > _FILES_SECONDS:
+            namespace, episode, _ = entry.path.split("/")
+            try:
+                files = tuple(await self._reader.files(namespace, episode))
+            except ApiError as error:
+                raise ClusterError(error.message) from error
+            self._files.pop(entry.path, None)
+            while len(self._files) >= 100:
+                self._files.pop(next(iter(self._files)))
+            self._files[entry.path] = (time.monotonic(), files)
+        return files
+
+
+def _entry(view: _StoredEpisode) -> EpisodeEntry:
+    metadata, status = view.metadata, view.status
+    labels = metadata.labels
+    sample = labels.get(SAMPLE_LABEL, "")
+    path = f"{metadata.namespace}/{metadata.name}/{metadata.uid}"
+    group = labels.get(SET_LABEL, "")
+    created = metadata.creation_timestamp.isoformat() if metadata.creation_timestamp is not None else ""
+    about = Attempted(
+        namespace=metadata.namespace,
+        episode=metadata.name,
+        task=view.spec.task_ref.name or labels.get(TASK_LABEL, ""),
+        agent=view.spec.agent.name,
+        model=view.spec.agent.model or "",
+        arm=labels.get(ARM_LABEL, ""),
+        sample=int(sample) if sample.isdecimal() and len(sample) < 9 else 0,
+        steps=status.steps,
+        start_time=status.start_time or created,
+    )
+    newest = max(1, status.attempt)
+    return EpisodeEntry(
+        path=path,
+        run="",
+        group=group,
+        attempts=tuple(range(1, newest + 1)),
+        state=view.state,
+        about=_row(view, about, path, newest) or about,
+        message=view.message,
+        changed=seconds_of(status.completion_time or status.start_time or created),
+        version=metadata.resource_version,
+    )
+
+
+def _row(view: _StoredEpisode, about: Attempted, path: str, attempt: int) -> EpisodeRow | None:
+    """Return the outcome in the form that reports count. None if the episode has not finished."""
+    outcome = view.status.outcome
+    if not view.finished or view.status.reason not in EndReason.__members__.values():
+        return None
+    outcome = outcome or Outcome(resolved=False)
+    began, ended = seconds_of(view.status.start_time or ""), seconds_of(view.status.completion_time or "")
+    counts = {name: getattr(outcome, name) for name in _COUNTS}
+    return EpisodeRow(
+        **{**msgspec.structs.asdict(about), **counts},
+        attempt=attempt,
+        digest=view.metadata.uid,
+        reason=EndReason(view.status.reason),
+        seconds=max(0.0, ended - began) if began and ended else 0.0,
+        path=path,
+    )
+
+
+def _progress(view: SetView) -> RunProgress:
+    created = view.metadata.creation_timestamp
+    return RunProgress(
+        total=view.status.total, began=created.timestamp() if created is not None else 0.0, ended=view.finished
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_cluster(place: tuple[str | None, str | None], system_namespace: str) -> AsyncIterator[ClusterLibrary]:
+    """Yield the episodes of a namespace. They include trajectories if the user may read results.
+
+    ``place`` is the context and the namespace, as in ``connect``.
 
     Raises:
-        UsageFailure: There is none of that name.
+        DgymError: The context does not exist, or the cluster cannot be reached or refuses a request.
     """
-    async with connect(*place) as client:
-        found = await find_all(client, names)
-        wanted = await _wanted(client, found)
-        for each in found:
-            if isinstance(each, SetView):
-                record_left_out(directory, each.metadata.name, each.metadata.annotations)
-        done = {each: _copied(each, directory) for each in wanted}
-        remote = [each for each in wanted if not done[each]]
-        if remote:
-            async with open_results(client, system_namespace) as reader:
-                done |= await _fetch_all(reader, remote, directory)
-    return [_fetched(each, done[each]) for each in wanted]
-
-
-async def _wanted(client: Client, views: Sequence[EpisodeView | SetView]) -> list[Wanted]:
-    wanted: dict[str, Wanted] = {}
-    for found in views:
-        if isinstance(found, EpisodeView):
-            wanted[found.metadata.name] = _of_episode(found, client.namespace)
-        else:
-            for each in await _of_set(client, found):
-                wanted.setdefault(each.episode, each)
-    return list(wanted.values())
-
-
-def _of_episode(view: EpisodeView, namespace: str) -> Wanted:
-    uri = view.status.outcome.result_uri if view.status.outcome is not None else ""
-    return Wanted(namespace, view.metadata.name, view.metadata.uid, uri)
-
-
-async def _of_set(client: Client, view: SetView) -> list[Wanted]:
-    """The set's Episodes in the order of their indexes, including those deleted after their end."""
-    selector = selector_of_children(view.metadata.name)
-    where = {"namespace": client.namespace, "label_selector": selector}
-    living = [_of_episode(view, client.namespace) for view in await client.list(EPISODES, decode=EpisodeView, **where)]
-    known = {each.episode: each for each in living}
-    arms = [arm.name for arm in view.spec.arms]
-    past = (child_name(view.metadata.name, index, arms) for index in indexes(view.status.completed_indexes))
-    for name in past:
-        known.setdefault(name, Wanted(client.namespace, name))
-    return sorted(known.values(), key=lambda each: (len(each.episode), each.episode))
-
-
-def indexes(text: str) -> list[int]:
-    """``0-2,7`` as 0, 1, 2, 7."""
-    found: list[int] = []
-    for part in text.split(",") if text else []:
-        first, _, last = part.partition("-")
-        found.extend(range(int(first), int(last or first) + 1))
-    return found
-
-
-def _copied(wanted: Wanted, directory: Path) -> tuple[Path, ...]:
-    """Copy the attempt if its directory in the store is one of this machine; nothing otherwise."""
-    address = urlsplit(wanted.uri)
-    source = Path(unquote(address.path))
-    if address.scheme != "file" or not source.name.isdecimal():
-        return ()
-    result = Attempt(source).load()
-    if result is None or (result.namespace, result.episode) != (wanted.namespace, wanted.episode):
-        return ()
-    target = directory / wanted.namespace / wanted.episode / wanted.uid / source.name
-    target.mkdir(parents=True, exist_ok=True)
-    for name in FILES:
-        with contextlib.suppress(FileNotFoundError, shutil.SameFileError):
-            shutil.copyfile(source / name, target / name)
-    return (target,)
-
-
-async def _fetch_all(
-    reader: ResultsReader, wanted: Sequence[Wanted], directory: Path
-) -> dict[Wanted, tuple[Path, ...]]:
-    gate = asyncio.Semaphore(_AT_A_TIME)
-    done: dict[Wanted, tuple[Path, ...]] = {}
-
-    async def fetch_one(each: Wanted) -> None:
-        async with gate:
-            files = await reader.files(each.namespace, each.episode)
-            # Of a living Episode its own results alone; an earlier one may have had the same name.
-            files = [file for file in files if not each.uid or file.path.split("/")[2] == each.uid]
-            for file in files:
-                await reader.save(file, directory)
-            attempts = {directory / file.path.rpartition("/")[0] for file in files}
-            done[each] = tuple(sorted(attempts, key=lambda path: int(path.name)))
-
-    async with asyncio.TaskGroup() as group:
-        for each in wanted:
-            group.create_task(fetch_one(each))
-    return done
-
-
-def _fetched(wanted: Wanted, attempts: tuple[Path, ...]) -> Fetched:
-    results = (Attempt(path).load() for path in reversed(attempts))
-    return Fetched(wanted.episode, attempts, next((each for each in results if each is not None), None))
-
-
-def fetch_and_show(
-    names: Sequence[str],
-    destination: str,
-    *,
-    place: tuple[str | None, str | None],
-    system_namespace: str,
-    story: bool = False,
-    step: int | None = None,
-) -> None:
-    """Fetch the results and print a line for each episode, or its story; exit with 1 where some have nothing stored."""
-    directory = Path(destination)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageFailure(f"--directory {directory}: {error.strerror or error}; choose another") from error
-    fetched = asyncio.run(fetch(names, directory, place=place, system_namespace=system_namespace))
-    for each in fetched:
-        if story and each.attempts:
-            show_stories([str(each.attempts[-1])], step=step)
-        else:
-            echo(_line(each))
-    stored = [each for each in fetched if each.attempts]
-    if stored:
-        echo(f"{len(stored)} of {len(fetched)} in {directory}; dgym report {directory} shows their figures")
-    if len(stored) < len(fetched) or not fetched:
-        echo("Of some nothing is stored yet; the same command fetches the rest later.", err=True)
-        sys.exit(FAILED)
-
-
-def _line(each: Fetched) -> str:
-    if not each.attempts:
-        return f"{each.episode}: nothing is stored yet"
-    newest = each.attempts[-1]
-    result = each.result
-    if result is None:
-        return f"{each.episode}: no result yet, {newest}"
-    return f"{each.episode}: {result.reason} {result.score}/{result.max_score}, {newest}"
+    async with connect(*place) as client, contextlib.AsyncExitStack() as stack:
+        await client.list(EPISODES, decode=_StoredEpisode, namespace=client.namespace)
+        reader, unreadable = None, ""
+        try:
+            reader = await stack.enter_async_context(open_results(client, system_namespace))
+        except ClusterError as error:
+            unreadable = f"Trajectories cannot be read: {error}"
+        yield ClusterLibrary(client, f"namespace {client.namespace}", reader, unreadable)

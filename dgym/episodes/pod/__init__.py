@@ -1,22 +1,17 @@
-"""The process of an agent pod: the operator assigns episodes to it, and it plays many of them in one event loop."""
+"""The process of an agent pod. The operator assigns episodes to it, and it plays many of them in one event loop."""
 
-from dgym.episodes.pod.api import AgentApi
-from dgym.episodes.pod.assignments import Assignments
-from dgym.episodes.pod.breaker import Breakers
-from dgym.episodes.pod.logs import EpisodeLog
-from dgym.episodes.pod.metrics import CATALOGUE, Metrics
-from dgym.episodes.pod.server import PREFIX, AgentSettings, serve
-from dgym.episodes.pod.tokens import Tokens
+from dgym.episodes.pod._assignments import Assignments, Breakers
+from dgym.episodes.pod._server import AgentPodApi, AgentPodSettings
+from dgym.episodes.pod._telemetry import CATALOGUE, EpisodeLog, Metrics
+from dgym.episodes.pod._tokens import Tokens
 
 __all__ = [
     "CATALOGUE",
-    "PREFIX",
-    "AgentApi",
-    "AgentSettings",
+    "AgentPodApi",
+    "AgentPodSettings",
     "Assignments",
     "Breakers",
     "EpisodeLog",
     "Metrics",
     "Tokens",
-    "serve",
 ]

@@ -1,4 +1,7 @@
-"""``python -m dgym.episodes.pod``: what the container of an agent pod runs, and before it, with ``tokens``, another."""
+"""Entry point of the agent pod: ``python -m dgym.episodes.pod``.
+
+With the argument ``tokens`` it runs as the init container, see ``tokens``.
+"""
 
 import asyncio
 import os
@@ -6,23 +9,23 @@ import sys
 
 from pydantic import ValidationError
 
-from dgym.episodes.pod import tokens
-from dgym.episodes.pod.logs import configure_logging
-from dgym.episodes.pod.server import PREFIX, AgentSettings, serve
+from dgym.decoding import setting_problems
+from dgym.episodes.pod import _tokens
+from dgym.episodes.pod._server import PREFIX, AgentPodSettings, serve
+from dgym.episodes.pod._telemetry import configure_logging
 from dgym.errors import DgymError
 from dgym.metrics import omit_creation_times
 
 
 def main() -> int:
-    """Serve; 2 when the environment is wrong."""
+    """Serve until the pod is terminated. Return the exit status: 2 if the environment is invalid."""
     if sys.argv[1:] == ["tokens"]:
-        return tokens.main(os.environ)
+        return _tokens.main(os.environ)
     try:
-        settings = AgentSettings()
+        settings = AgentPodSettings()
     except ValidationError as error:
-        for problem in error.errors():
-            name = PREFIX + "_".join(str(part) for part in problem["loc"]).upper()
-            sys.stderr.write(f"dgym.episodes.pod: {name}: {problem['msg']}\n")
+        for problem in setting_problems(error.errors(), PREFIX):
+            sys.stderr.write(f"dgym.episodes.pod: {problem}\n")
         return 2
     omit_creation_times()
     configure_logging(level=settings.log_level, pod=settings.pod_name)

@@ -1,39 +1,53 @@
-"""What ``dgym report`` computes: episodes read from results directories, figures over them, two runs compared."""
+"""The computations of ``dgym report``: read results directories, compute figures, and compare two runs."""
 
-from dgym.results.report.arms import ArmGroup, ArmPair
-from dgym.results.report.comparison import Comparison, Difference, TaskPair, compare
-from dgym.results.report.figures import LABELS, LabelGroup, Report, make_report
-from dgym.results.report.groups import Group, PassAtK, Price, cost_of, grouped
-from dgym.results.report.provenance import ProvenanceDifference, sentence
-from dgym.results.report.reading import Call, EpisodeRow, Run, Stages, read_run, row_of, run_of
-from dgym.results.report.statistics import TOO_FEW, Interval, wilson
+from dgym.results.report._figures import (
+    LABELS,
+    ArmGroup,
+    ArmPair,
+    LabelGroup,
+    MeanDifference,
+    ProvenanceDifference,
+    Report,
+    RunComparison,
+    TaskPair,
+    compare,
+    make_report,
+    sentence,
+)
+from dgym.results.report._groups import (
+    TOO_FEW,
+    Group,
+    Interval,
+    PassAtK,
+    Price,
+    Run,
+    cost_of,
+    figures_of,
+    grouped,
+    read_run,
+)
 
 __all__ = [
     "LABELS",
     "TOO_FEW",
     "ArmGroup",
     "ArmPair",
-    "Call",
-    "Comparison",
-    "Difference",
-    "EpisodeRow",
     "Group",
     "Interval",
     "LabelGroup",
+    "MeanDifference",
     "PassAtK",
     "Price",
     "ProvenanceDifference",
     "Report",
     "Run",
-    "Stages",
+    "RunComparison",
     "TaskPair",
     "compare",
     "cost_of",
+    "figures_of",
     "grouped",
     "make_report",
     "read_run",
-    "row_of",
-    "run_of",
     "sentence",
-    "wilson",
 ]

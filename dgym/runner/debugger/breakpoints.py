@@ -1,4 +1,4 @@
-"""Breakpoints as the session numbers them: where they can stand, restored, reported, and explained when never hit."""
+"""The table of breakpoints: restores and reports it, finds lines with code, and explains breakpoints without hits."""
 
 import ast
 import bdb
@@ -16,12 +16,12 @@ def _by_number():
 
 
 def next_number():
-    """The number of the next breakpoint."""
+    """Returns the number of the next breakpoint."""
     return bdb.Breakpoint.next
 
 
 def use_number(number):
-    """Give the next breakpoint this number; numbers left out stay unused."""
+    """Set the number of the next breakpoint. Lower numbers that are not in use remain unused."""
     numbered = bdb.Breakpoint.bpbynumber
     while len(numbered) < number:
         numbered.append(None)
@@ -29,7 +29,11 @@ def use_number(number):
 
 
 def restore(debugger, table, following):
-    """Make the breakpoints exactly these; returns a sentence for each that could not be set, or stops nowhere."""
+    """Replace all breakpoints by those of ``table``. ``following`` is the number of the next breakpoint.
+
+    Returns:
+        A sentence for each breakpoint that could not be set or is on a line without code.
+    """
     before = {breakpoint_.number: breakpoint_ for breakpoint_ in _by_number()}
     for number in before:
         debugger.clear_bpbynumber(str(number))
@@ -58,7 +62,7 @@ def _fill(breakpoint_, entry, before):
     if getattr(before, "ignore_set", None) == breakpoint_.ignore_set:
         breakpoint_.ignore = before.ignore
     breakpoint_.hits = entry.get("hits", 0)
-    # What happened in this run of the program stays known, or its end would report that the breakpoint was never hit.
+    # The counts of this run are kept. Otherwise the program's end would report that the breakpoint was never hit.
     breakpoint_.hits_before = getattr(before, "hits_before", 0) if before else breakpoint_.hits
     breakpoint_.stops = getattr(before, "stops", 0)
     if not entry.get("enabled", True):
@@ -66,7 +70,7 @@ def _fill(breakpoint_, entry, before):
 
 
 def report(debugger):
-    """The table of breakpoints, as messages have it."""
+    """Returns the table of breakpoints in the form of the messages."""
     return [
         {
             "number": breakpoint_.number,
@@ -83,9 +87,9 @@ def report(debugger):
 
 
 def explain_misses(debugger, tracing_lost):
-    """A sentence for each breakpoint that did not stop this run of the program, and why."""
+    """Returns a sentence with the reason for each enabled breakpoint that did not stop this run of the program."""
     sentences = []
-    # At the end the main module has no __file__ any more.
+    # The main module may have no __file__ at the program's end, so the traced files are included.
     ran = {debugger.canonic(filename) for filename in debugger.traced_files}
     for breakpoint_ in _by_number():
         if breakpoint_.enabled and not getattr(breakpoint_, "stops", 0):
@@ -127,7 +131,7 @@ def _not_reached(breakpoint_, ran):
 
 
 def explain_place(filename, line, shown):
-    """A sentence about a line on which the program does not stop, or not when the agent expects it; else None."""
+    """Returns a sentence about a line on which the program does not stop, or stops at an unexpected time, else None."""
     lines = lines_of_file(filename)
     if not lines:
         return None
@@ -150,7 +154,7 @@ def explain_place(filename, line, shown):
 
 
 def next_code(filename, line, shown):
-    """A sentence with the first line after ``line`` that has code; None without one."""
+    """Returns a sentence with the first line after ``line`` that has code, or None."""
     later = [each for each in lines_of_file(filename) if each > line]
     return _advice(min(later), shown).strip() if later else None
 
@@ -164,7 +168,7 @@ def _advice(line, shown, name=None):
 
 
 def _definition_at(filename, line):
-    """The dotted name of the function or class to whose decorators, name and parameters the line belongs."""
+    """Returns the dotted name of the function or class whose header (decorators, name, parameters) has the line."""
     try:
         with tokenize.open(filename) as stream:
             pending = [("", node) for node in ast.parse(stream.read()).body]
@@ -191,7 +195,7 @@ def _loaded_files():
 
 
 def first_line_of_code(code):
-    """The first line that runs when the function of this code object is called."""
+    """Returns the first line that runs when the function of this code object is called."""
     for _, line in dis.findlinestarts(code):
         if line is not None and line != code.co_firstlineno:
             return line
@@ -199,12 +203,12 @@ def first_line_of_code(code):
 
 
 def lines_of_code(code):
-    """Every line on which this code object (not those nested in it) stops."""
+    """Returns all lines of this code object, without nested code objects, on which a debugger can stop."""
     return frozenset(line for _, line in dis.findlinestarts(code) if line is not None)
 
 
 def lines_of_file(filename):
-    """Every line of a source file on which a debugger can stop; empty when it cannot be compiled."""
+    """Returns all lines of a source file on which a debugger can stop; empty if the file cannot be compiled."""
     try:
         with tokenize.open(filename) as stream:
             pending = [compile(stream.read(), filename, "exec", dont_inherit=True)]
@@ -219,7 +223,10 @@ def lines_of_file(filename):
 
 
 def function_line(filename, dotted):
-    """The first line of the body of function ``name`` or ``Class.method`` in a source file; None if it has none."""
+    """Returns the first line of the body of a function in a source file, or None if it is not found.
+
+    ``dotted`` is the name of the function, or ``Class.method``.
+    """
     try:
         with tokenize.open(filename) as stream:
             body = ast.parse(stream.read()).body
@@ -243,7 +250,7 @@ def _definition(body, name):
             if node.name == name:
                 return node
         else:
-            # A definition may stand under if, try or with.
+            # A definition may be inside if, try or with.
             pending.extend(
                 child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.excepthandler))
             )
@@ -265,5 +272,5 @@ def _is_docstring(node):
     if not isinstance(node, ast.Expr):
         return False
     value = node.value
-    # Before 3.8 a string is ast.Str with .s, later ast.Constant with .value, whose .s is deprecated.
+    # A string is an ast.Str with .s before 3.8, and an ast.Constant with .value since 3.8, where .s is deprecated.
     return isinstance(value.value if hasattr(value, "value") else getattr(value, "s", None), str)

@@ -1,7 +1,7 @@
-"""pdb's commands with the differences of this debugger: how they evaluate, print, and find a breakpoint's place.
+"""The commands of the debugger: pdb's commands with changes in evaluation, output and the location of breakpoints.
 
-Evaluating has two differences from ``eval`` in a function's frame: names of the function are visible inside
-comprehensions and lambdas, and assignments to local variables stay, in every frame and however the program was stopped.
+Evaluation differs in two ways from ``eval`` in a function's frame. Local variables are visible inside comprehensions
+and lambdas. Assignments to local variables persist in every frame, regardless of how the program was stopped.
 """
 
 import ast
@@ -47,9 +47,9 @@ _GLUED = re.compile(r"^(p|pp|whatis|display)(?=[(\[])")
 
 
 class _Expressions(object):
-    """What pdb of Python 3.12 needs of ``re``, without templates.
+    """The functions of ``re`` that pdb of Python 3.12 uses, without replacement templates.
 
-    For a template the interpreter imports ``re`` again, and the program may have another module of that name.
+    To parse a template, the interpreter imports ``re`` again, and the program may have another module of that name.
     """
 
     compile = staticmethod(re.compile)
@@ -65,12 +65,12 @@ if sys.version_info[:2] == (3, 12):
 
 
 class Commands(pdb.Pdb):
-    """The commands of the debugger; ``tracing`` stops the program, ``remote_pdb`` exchanges messages with the host."""
+    """The commands of the debugger. ``tracing`` decides where to stop; ``remote_pdb`` communicates with the host."""
 
     def onecmd(self, line):
         if self.commands_defining:
             return pdb.Pdb.onecmd(self, line)
-        # From 3.13 on pdb would take p(x) for a call.
+        # Since 3.13, pdb executes p(x) as a function call.
         line = _GLUED.sub(lambda match: match.group() + " ", line)
         word = line.split(None, 1)[0] if line.strip() else ""
         refused = refusal(line) if word in COMMANDS and word != "commands" else None
@@ -107,20 +107,20 @@ class Commands(pdb.Pdb):
         pdb.Pdb.message(self, shortened(msg) if self.shortens else msg)
 
     def error(self, msg):
-        # A condition that fails while the program runs is not a failure of the command.
+        # This method is also called if the condition of a breakpoint fails, which is not a failure of the command.
         self.failed = self.failed or self.evaluating is not None
         pdb.Pdb.error(self, msg)
 
     def silence(self):
-        """The words for the last command, which has printed nothing."""
+        """Returns the answer to the last command if it printed nothing."""
         return _SILENT.get(self.last_line, "Done.")
 
     def values(self):
-        """The variables of the current frame. Before 3.13 only pdb's copy of them keeps what the agent assigned."""
+        """Returns the variables of the current frame. Before 3.13, only pdb's copy contains the agent's assignments."""
         return self.curframe.f_locals if sys.version_info >= (3, 13) else self.curframe_locals
 
     def show_error(self):
-        """The exception being handled, in pdb's form."""
+        """Print the exception that is being handled, in pdb's format."""
         kind, value = sys.exc_info()[:2]
         try:
             text = traceback.format_exception_only(kind, value)[-1].strip()
@@ -183,8 +183,8 @@ class Commands(pdb.Pdb):
         self._show(arg, functools.partial(pprint.pformat, width=_WIDTH, compact=True))
 
     def do_commands(self, arg):
-        # The whole block is in the queue; pdb leaves it there when it refuses the command, and after a command that
-        # resumes the program the rest of it.
+        # The whole block is in the queue. pdb leaves it there if it refuses the command, and leaves the rest of the
+        # block after a command that resumes the program. Both would then run as ordinary commands.
         lines = [line.strip() for line in self.cmdqueue]
         following = self.cmdqueue[lines.index("end") + 1 :] if "end" in lines else []
         numbers = [entry.number for entry in pdb.bdb.Breakpoint.bpbynumber if entry]
@@ -216,7 +216,7 @@ class Commands(pdb.Pdb):
         return entry.file, entry.line, self.relative(entry.file)
 
     def _advise(self, place):
-        """The next line with code, for a breakpoint that pdb has refused on a line without any."""
+        """Print the next line with code, after pdb refused a breakpoint on a line without code."""
         filename, _, line = place.rpartition(":")
         found = self.lookupmodule(filename) if filename else self.canonic(self.defaultFile())
         if found and line.strip().isdigit():
@@ -245,14 +245,14 @@ class Commands(pdb.Pdb):
         self.do_help("")
 
     def get_names(self):
-        # What ``help`` lists.
+        # pdb's help lists these names.
         hidden = ["do_" + word for word in parsing.REFUSED] + ["do_EOF", "help_pdb"]
         return [name for name in pdb.Pdb.get_names(self) if name not in hidden]
 
     do_b = do_break
 
     def _function_place(self, place):
-        """``file:line`` of a function's first line of code, so that the breakpoint has a place like any other."""
+        """Returns ``file:line`` of a function's first line of code, or None if the place is not a function."""
         filename, colon, name = place.rpartition(":")
         if name.isdigit() or not name:
             return None
@@ -273,7 +273,7 @@ class Commands(pdb.Pdb):
         return "%s:%d" % (filename, line) if line else None
 
     def lookupmodule(self, filename):
-        """A file given relative to the workspace, absolute, or as a module's dotted name."""
+        """Returns the path of a file, given relative to the workspace, absolute, or as a module's dotted name."""
         for candidate in (filename, filename + ".py", filename.replace(".", "/") + ".py"):
             path = os.path.join(self.workspace, candidate)
             if os.path.isfile(path):
@@ -292,7 +292,7 @@ class Commands(pdb.Pdb):
         filename, colon, line = arg.rpartition(":")
         found = self.lookupmodule(filename) if colon and line.strip().isdigit() else None
         there = self.get_breaks(found, int(line)) if found else []
-        # By number, since before 3.7 pdb says nothing when it clears by place.
+        # Breakpoints are cleared by number, because before 3.7 pdb prints nothing if it clears a place.
         pdb.Pdb.do_clear(self, " ".join(str(entry.number) for entry in there) or arg)
 
     do_cl = do_clear
@@ -318,12 +318,12 @@ class Commands(pdb.Pdb):
 
 
 for _name in [name for name in vars(Commands) if name.startswith("do_")]:
-    # ``help`` shows the docstrings of pdb, and lists commands without one apart.
+    # pdb's help shows docstrings, and lists commands without a docstring separately.
     vars(Commands)[_name].__doc__ = getattr(getattr(pdb.Pdb, _name, None), "__doc__", None)
 
 
 def shortened(text):
-    """``text`` without its middle if it is long."""
+    """Returns ``text``, without its middle if it is long."""
     if not isinstance(text, str) or len(text) <= _LONGEST_MESSAGE:
         return text
     half = _LONGEST_MESSAGE // 2
@@ -332,7 +332,7 @@ def shortened(text):
 
 
 def unquoted(place):
-    """A place whose file may be quoted as in a shell, as in the other tools: ``"my file.py":3``."""
+    """Returns a place without the quotes of a shell, which the other tools also accept: ``"my file.py":3``."""
     try:
         words = shlex.split(place)
     except ValueError:
@@ -341,7 +341,7 @@ def unquoted(place):
 
 
 class _Displayed(object):
-    """A value as pdb shows and compares it, without frames of the debugger on the stack of the value's own methods."""
+    """Wraps the value of a display expression, so that its methods run without the debugger's frames on the stack."""
 
     def __init__(self, value, debugger):
         self.value = value
@@ -356,14 +356,14 @@ class _Displayed(object):
 
 
 class _Raised(str):
-    """The value of a display expression that could not be evaluated; shown without quotes."""
+    """The value of a display expression that could not be evaluated. Its repr has no quotes."""
 
     def __repr__(self):
         return str(self)
 
 
 class _RelativePaths(object):
-    """Writes what pdb says about breakpoints with the paths the agent uses."""
+    """Output stream that makes paths in pdb's messages about breakpoints relative to the workspace."""
 
     def __init__(self, debugger):
         self._answer = debugger.answer
@@ -382,7 +382,7 @@ _WITH_AWAIT = getattr(ast, "PyCF_ALLOW_TOP_LEVEL_AWAIT", 0)  # from Python 3.8 o
 
 
 def evaluate(expression, frame, frame_locals):
-    """The value of an expression in a frame."""
+    """Returns the value of an expression in a frame. Raises the expression's exception."""
     code = compile(expression.strip(), "<string>", "eval", _WITH_AWAIT)
     if frame_locals is frame.f_globals or not _nests(code):
         return _run(code, frame, frame.f_globals, frame_locals)
@@ -390,7 +390,7 @@ def evaluate(expression, frame, frame_locals):
 
 
 def execute(statement, frame, frame_locals):
-    """Run one statement; values of expressions go to ``sys.displayhook``."""
+    """Execute a statement in a frame. The value of an expression is passed to ``sys.displayhook``."""
     code = compile(statement + "\n", "<stdin>", "single", _WITH_AWAIT)
     try:
         if frame_locals is frame.f_globals or not _nests(code):
@@ -408,9 +408,10 @@ def _run(code, frame, global_names, local_names):
 
 
 def _await(coroutine, frame):
-    """The result of a coroutine, at a stop: the event loop that is stopped runs until the coroutine has ended.
+    """Returns the result of a coroutine while the program is stopped.
 
-    Tasks of that loop go on meanwhile, as where the program itself awaits. Without a loop a new one runs.
+    The stopped event loop runs until the coroutine has ended, including its other tasks, as with an ``await`` in the
+    program. If no event loop is running, a new one is used. Raises RuntimeError if the loop is not asyncio's.
     """
     import asyncio
     from asyncio import tasks
@@ -435,7 +436,7 @@ def _await(coroutine, frame):
             call_from(frame, loop._run_once)
     finally:
         task.cancel()
-        # The round of the loop that is stopped counted its callbacks when it began.
+        # The stopped iteration of the loop counted its callbacks when it began, and must find that number.
         while len(loop._ready) < waiting:
             loop.call_soon(int)
         if stopped is not None:
@@ -467,7 +468,7 @@ def _execute_merged(code, frame, frame_locals):
 
 
 def _keep_locals(frame, frame_locals):
-    # The interpreter copies f_locals back only for the frame whose trace function runs, and forgets changes as soon
+    # The interpreter copies f_locals back only for the frame whose trace function runs, and discards changes as soon
     # as f_locals is read again.
     try:
         import ctypes
@@ -476,7 +477,8 @@ def _keep_locals(frame, frame_locals):
     except (ImportError, AttributeError):
         return
     if sys.version_info >= (3, 11):
-        # It has copied them, and copies again only after f_locals has been read.
+        # PyFrame_LocalsToFast copies only if f_locals has been read since the last copy. f_locals is read here, so that
+        # the next call copies.
         kept = dict(frame_locals)
         _ = frame.f_locals
         frame_locals.clear()

@@ -1,6 +1,6 @@
-"""The debugger's part inside the runner: starts the program when a command needs it, and answers every command.
+"""The debugger's host inside the runner: starts the program when a command needs it, and answers every command.
 
-The session's breakpoints come with each request and go back with each answer, so that they outlive the program.
+Each request contains the session's breakpoints, and each answer returns them, so that they outlive the program.
 """
 
 import os
@@ -22,7 +22,7 @@ _IN_A_CHILD = (
 
 
 class _Reply(object):
-    """The answer to one request, while it is put together."""
+    """Collects the answer to a request."""
 
     def __init__(self, timeout_seconds, output_limit):
         self.deadline = time.monotonic() + timeout_seconds
@@ -35,14 +35,14 @@ class _Reply(object):
         self.started = False
 
     def take(self, message):
-        """Add what the debugger inside the program answered."""
+        """Add an answer of the debugger inside the program."""
         self.output.append(message["output"])
         self.cut += message["cut"]
         self.failed = self.failed or message["failed"]
         self.notices.extend(message["notices"])
 
     def result(self, state, breakpoints, **more):
-        """The fields of ``DebugResult``."""
+        """Returns the fields of ``DebugResult``."""
         output = "".join(self.output)
         self.written.reduce(max(self.limit - len(output.encode("utf-8", "replace")), self.limit // 4))
         program_output, cut = self.written.text()
@@ -59,7 +59,7 @@ class _Reply(object):
         )
 
     def share(self):
-        """How much of the limit the debugger's own answer may take; the program's output has the rest."""
+        """Returns how many bytes of the limit the debugger's own answer may use. The program's output gets the rest."""
         return self.limit * 3 // 4
 
 
@@ -85,7 +85,7 @@ class DebugHost(object):
         self._ended = False
 
     def handle(self, command, entrypoint, breakpoints, timeout_seconds, output_limit, restart, listing, stdin):
-        """Run one command: fields of ``DebugRequest`` in, fields of ``DebugResult`` out."""
+        """Run one command. The parameters are the fields of ``DebugRequest``; returns the fields of ``DebugResult``."""
         self._receive_breakpoints(breakpoints)
         self._listing = listing
         reply = _Reply(timeout_seconds, output_limit)
@@ -130,7 +130,7 @@ class DebugHost(object):
         self._breakpoints = table
 
     def _record_state(self, message):
-        """Keep the state that every message of the program reports."""
+        """Store the state that every message of the program contains."""
         self._breakpoints = message["breakpoints"]
         self._next_number = max(self._next_number, message["next_number"])
         self._files.update((path, (changed, size)) for path, changed, size in message["files"])
@@ -139,9 +139,10 @@ class DebugHost(object):
     # starting and ending
 
     def _drop_outdated(self, reply, entrypoint, stdin, restart):
-        """End a program that is outdated; a notice in the reply names the reason.
+        """End the program if it is outdated, and add the reason to the notices.
 
-        The program of another entrypoint is set aside and returned, in case the new entrypoint cannot be debugged.
+        A program of another entrypoint is not ended but returned with its state, because the new entrypoint may be
+        refused.
         """
         program = self._program
         files, self._outdated = self._outdated or self._files, None
@@ -175,7 +176,7 @@ class DebugHost(object):
         return None
 
     def _decide(self, kept, answer):
-        """Go on with the program that was set aside if the new entrypoint was refused, else end it."""
+        """Restore the previous program if the new entrypoint was refused, else end it."""
         if not answer["refused"]:
             kept[0].kill()
             return answer
@@ -213,9 +214,9 @@ class DebugHost(object):
         return Program(self._processes, make_start(launch, self._config), self._workspace, limit, stdin)
 
     def prepare(self):
-        """After a change of files, end a program that it has outdated and start the process of the next run.
+        """Called after a change of files. Ends an outdated program, and starts the process of the next run in advance.
 
-        The process waits for its orders. It has read nothing of the workspace but names.
+        The process waits for its orders. It has read names of files in the workspace, but not their contents.
         """
         if self._entrypoint is None:
             return
@@ -233,10 +234,10 @@ class DebugHost(object):
                 self._drop_spare()
                 self._spare = known, self._spawn(launch, _SPARE_OUTPUT)
         except (LaunchRefused, OSError):
-            pass  # The next command reports it.
+            pass  # the next command reports the error
 
     def _take_spare(self, launch):
-        """The waiting process, if it was started as this launch would be now."""
+        """Returns the process that was started in advance, if a new one would be started in the same way, else None."""
         if self._spare is None or isinstance(launch, ShellLaunch):
             return None
         known, program = self._spare
@@ -252,7 +253,10 @@ class DebugHost(object):
             spare[1].kill()
 
     def _spare_key(self, launch):
-        """What the start depends on. A new module may hide one of the library, which the driver then imports apart."""
+        """Returns everything on which the start of the process depends.
+
+        This includes the names of files, because a new module may hide a module of the standard library.
+        """
         environment = dict(self._config.environment, **launch.env)
         target = os.path.join(self._workspace, launch.target)
         places = [self._workspace, target, os.path.dirname(os.path.realpath(target))]
@@ -262,7 +266,7 @@ class DebugHost(object):
         return launch.command(), environment, self._stdin, names
 
     def _name(self, introduced, reply):
-        """Name the program: one that a shell command has chosen at each start, any other once."""
+        """Add a notice with the program: at each start for a shell command, otherwise once for each entrypoint."""
         if introduced:
             reply.notices.append("Debugging %s, the first Python program of the command." % introduced)
         elif self._named != self._entrypoint:
@@ -298,7 +302,7 @@ class DebugHost(object):
         return answer
 
     def _await(self, reply, step):
-        """The result once ``step``, which waits for the program, has returned or was interrupted at the deadline."""
+        """Wait with ``step`` until the program stops or ends, and interrupt it at the deadline. Returns the result."""
         program = self._program
         program.written = reply.written
         interrupted = False
@@ -354,13 +358,16 @@ class DebugHost(object):
         return reply.result("ended" if status >= 0 else "killed", self._breakpoints, exit_status=status)
 
     def _unreached(self, reply):
-        """A shell command without a program to debug is answered like an entrypoint that was refused."""
+        """Returns the result for a shell command without a program to debug, which is that of a refused entrypoint."""
         why = self._program.unreached()
         self._drop()
         return self._refused(reply, why)
 
     def _unreported_misses(self):
-        """What is known of breakpoints when the program left without its exit handlers (``os._exit``, a signal)."""
+        """Returns notices about breakpoints without hits, if the program ended without running its exit handlers.
+
+        This is the case after ``os._exit`` or a signal, because the program then sends no last message.
+        """
         return [
             "Breakpoint %(number)d at %(file)s:%(line)d was not hit before the program's end." % entry
             for entry in self._breakpoints

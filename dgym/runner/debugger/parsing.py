@@ -1,4 +1,7 @@
-"""Splits one call to the debugger into commands: several lines, multi-line statements, a ``commands`` block."""
+"""Splits the text of a call to the debugger into commands.
+
+The text may have several lines, statements of several lines and ``commands`` blocks.
+"""
 
 import codeop
 import re
@@ -26,14 +29,14 @@ REFUSED = {
 
 
 def first_word(line):
-    """The command word of a line ('' when it is a statement)."""
+    """Returns the command word of a line, or an empty string if the line is a statement."""
     line = line.strip()
     match = None if is_statement(line) else _WORD.match(line)
     return match.group() if match else ""
 
 
 def is_statement(line):
-    """Whether a line is Python, although pdb would take it for a command: ``s.append(1)``, ``c = 3``, ``list(x)``."""
+    """Returns True if a line is Python although it begins with a command: ``s.append(1)``, ``c = 3``, ``list(x)``."""
     match = _STATEMENT.match(line)
     if not match:
         operation = _OPERATION.match(line)
@@ -42,7 +45,7 @@ def is_statement(line):
 
 
 def refusal(text):
-    """Why this call is not run; None when it is."""
+    """Returns the reason why a call is refused, or None."""
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return "Empty input; give a debugger command such as: n, c, p EXPRESSION, b FILE:LINE, w, ll."
@@ -63,7 +66,7 @@ def refusal(text):
 
 
 def split_commands(text):
-    """The commands of one call in order; a statement of several lines is one of them."""
+    """Returns the commands of a call in order. A statement of several lines is one command."""
     lines = text.replace("\r\n", "\n").strip("\n").split("\n")
     commands = []
     in_block = False

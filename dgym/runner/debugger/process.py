@@ -1,10 +1,11 @@
-"""One run of the debugged program, as the runner sees it: its start, its output, its answers and its end.
+"""One run of the debugged program: its start, its output, its messages and its end.
 
-The program is started as one process, or as the first Python program of a shell command. A start has the process's
-``argv``, ``environment`` and ``pass_fds``, and the runner's ends of the connection: ``channel`` (None until a program
-has connected to ``listener``) and ``traces``.
+The program is started as one process, or as the first Python program of a shell command. A start object has the
+process's ``argv``, ``environment`` and ``pass_fds``, and the runner's ends of the connection: ``channel`` (None until a
+program has connected to ``listener``) and ``traces``.
 
-The program has ended when it is reaped, not when a stream ends: a child of the program may hold the streams.
+The program has ended when it is reaped. The end of a stream is not sufficient, because a child of the program may keep
+the stream open.
 """
 
 import fcntl
@@ -35,11 +36,18 @@ _SHOWN_CHARACTERS = 500
 
 
 class Program(object):
-    """Started by the constructor; ``exchange`` sends a message and waits until the program stops or ends.
+    """The debugged program. The constructor starts it.
 
-    ``start`` is a ``DirectStart`` or a ``ShellStart``.
-    ``stdin`` is a descriptor, which is closed, or None for an empty standard input. ``introduced`` is the command line
-    of the program that a shell command started, ``hit_by_children`` has the breakpoints that forked children reached.
+    Args:
+        start: A ``DirectStart`` or a ``ShellStart``.
+        limit: Size of the captured output in bytes.
+        stdin: A descriptor, which the constructor closes, or None for an empty standard input.
+
+    Attributes:
+        ending: The program's last message, or None.
+        introduced: Command line of the program that a shell command started, or None.
+        hit_by_children: Numbers of the breakpoints that forked children reached.
+        written: Captured output of the program.
     """
 
     def __init__(self, processes, start, workspace, limit, stdin=None):
@@ -87,23 +95,30 @@ class Program(object):
 
     @property
     def status(self):
-        """The exit status (negative: a signal), None while it runs."""
+        """The exit status (negative for a signal), or None while the program runs."""
         return self._processes.wait(self.popen, 0)
 
     def begin(self, orders, deadline):
-        """Send the orders, for which the program waits once it is connected; like ``exchange``."""
+        """Send the orders as soon as the program is connected, and wait like ``exchange``."""
         self._orders = orders
         return self.exchange(self._orders, deadline) if self._channel_open else self.wait(deadline)
 
     def unreached(self):
-        """Why there was no program to debug in a shell command; None when there is one."""
+        """Returns the reason why a shell command started no program to debug, or None if it started one."""
         if self._pid is not None:
             return None
         status = self.status
         return self._start.unreached("it ran too long" if status is None else "it ended with %s" % describe(status))
 
     def exchange(self, message, deadline):
-        """Send and wait: the program's message when it stops, None when it has ended; TimeoutError at the deadline."""
+        """Send a message and wait until the program stops or ends.
+
+        Returns:
+            The program's message, or None if the program has ended.
+
+        Raises:
+            TimeoutError: The deadline, in seconds of ``time.monotonic``, has passed.
+        """
         try:
             self._start.channel.settimeout(max(deadline - time.monotonic(), 0.1))
             self._start.channel.sendall(encode(message))
@@ -114,7 +129,7 @@ class Program(object):
         return self.wait(deadline)
 
     def wait(self, deadline):
-        """Like ``exchange`` without sending."""
+        """Wait until the program stops or ends, like ``exchange``."""
         poll = select.poll()
         for descriptor in (self._output, self._wake, self._expected()):
             if descriptor is not None:
@@ -141,13 +156,13 @@ class Program(object):
                 raise TimeoutError
 
     def _expected(self):
-        """The descriptor by which the program's next message comes, or its connection; None after its end."""
+        """Returns the descriptor of the channel, or of the listener before the connection, or None after its end."""
         if self._channel_open:
             return self._start.channel.fileno()
         return self._start.listener.fileno() if self._pid is None else None
 
     def _connect(self):
-        """Accept the connection of the shell command's first program."""
+        """Accept the connection of the first program of a shell command, if it has connected."""
         try:
             self._pid = self._start.accept()
             self._channel_open = True
@@ -163,7 +178,10 @@ class Program(object):
         return bool(data)
 
     def _drain(self, bound=4 * _PIPE_SIZE):
-        """Read what the program wrote before its answer; bounded, since its threads may never stop writing."""
+        """Read the output that the program wrote before its message.
+
+        At most ``bound`` bytes are read, because the program's threads may write continuously.
+        """
         while bound > 0:
             try:
                 data = os.read(self._output, _READ)
@@ -175,7 +193,7 @@ class Program(object):
             bound -= len(data)
 
     def _read_channel(self):
-        """The program's next message, if it is complete by now."""
+        """Read from the channel. Returns the program's next message, or None if it is not complete."""
         try:
             data = self._start.channel.recv(_READ)
         except OSError:
@@ -187,13 +205,13 @@ class Program(object):
         return self._next_message()
 
     def _next_message(self):
-        """The next message that ends the wait; the others are recorded."""
+        """Returns the next message that ends the wait, or None. Other messages are recorded."""
         while True:
             try:
                 message = self._decoder.next()
                 message = None if message is None else checked(message)
             except (ValueError, RecursionError):
-                # The program itself has written to the channel: from here on it runs without a debugger.
+                # Code of the program has written to the channel. The program continues without a debugger.
                 self._channel_open = False
                 return None
             kind = None if message is None else message["type"]
@@ -207,7 +225,7 @@ class Program(object):
                 return message
 
     def _introduce(self, hello):
-        """Send the orders to the program of a shell command, with the launch that the program has reported."""
+        """Send the orders to the program of a shell command, with the launch that the program reported."""
         launch = dict(hello, type="orders")
         self.introduced = launch["title"] = shown(hello["orig_argv"])
         try:
@@ -217,7 +235,7 @@ class Program(object):
             self._channel_open = False
 
     def _finish(self):
-        # Only what it sent before it ended: the other end may be open in a child.
+        # The other end may still be open in a child, so reading must not block.
         if self._channel_open:
             self._start.channel.setblocking(False)
         while self._channel_open and self._read_channel() is not None:
@@ -225,15 +243,15 @@ class Program(object):
         self._drain()
 
     def interrupt(self):
-        """Signal the program, or the command it evaluates, to stop where it is."""
+        """Send the signal that interrupts the program, or the command that it evaluates."""
         self._signal(INTERRUPT)
 
     def traceback(self):
-        """The traceback of every thread of a program that cannot be stopped; works inside C code."""
+        """Returns the traceback of every thread, without the runner's frames. This also works inside C code."""
         self._signal(TRACEBACK)
         text = b""
         deadline = time.monotonic() + 1
-        # The traceback comes in pieces, without an end mark; the current thread's is the last.
+        # faulthandler writes the traceback in pieces and without an end mark.
         while time.monotonic() < deadline and select.select([self._start.traces], [], [], 0.3)[0]:
             data = os.read(self._start.traces, _READ)
             if not data:
@@ -251,7 +269,7 @@ class Program(object):
                 pass
 
     def kill(self):
-        """Kill the program and all that it started; its last output is kept."""
+        """Kill the program and all processes that it started, and keep its last output."""
         if self.status is None:
             self._processes.kill_group(self.popen, 0)
         else:
@@ -266,7 +284,7 @@ class Program(object):
 
 
 def _enlarge(pipe):
-    # A larger pipe means fewer waits for a program that writes much; not every system allows it.
+    # A program that writes much waits less often with a larger pipe. Not every system permits this.
     try:
         fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE_SIZE)
     except OSError:
@@ -274,12 +292,12 @@ def _enlarge(pipe):
 
 
 def describe(status):
-    """An exit status in words."""
+    """Returns an exit status as text."""
     return "signal %d" % -status if status < 0 else "exit status %d" % status
 
 
 def shown(words):
-    """A command line for a message, with the interpreter's name in the place of its path."""
+    """Returns a command line for a message, with the interpreter's name instead of its path."""
     words = [word.encode("utf-8", "backslashreplace").decode("utf-8") for word in words]
     return " ".join(shlex.quote(word) for word in [os.path.basename(words[0])] + words[1:])[:_SHOWN_CHARACTERS]
 
@@ -288,12 +306,12 @@ _PEER = struct.Struct("3i")
 
 
 def make_start(launch, config):
-    """The start of what ``takeover.choose`` returned."""
+    """Returns the start object for the result of ``takeover.choose``."""
     return ShellStart(launch, config) if isinstance(launch, ShellLaunch) else DirectStart(launch, config)
 
 
 class DirectStart(object):
-    """The program is the started process, which inherits the connection."""
+    """Start of a single program, which inherits the connection."""
 
     listener = None
 
@@ -304,7 +322,7 @@ class DirectStart(object):
         self.argv, self.environment = driven(launch, self.pass_fds, dict(config.environment, **launch.env))
 
     def started(self):
-        """Close what the process has inherited."""
+        """Close the descriptors that the process has inherited."""
         self._theirs.close()
         os.close(self._their_traces)
 
@@ -315,7 +333,7 @@ class DirectStart(object):
 
 
 class ShellStart(object):
-    """A shell is the started process; the debugged program connects by the session's private directory."""
+    """Start of a shell. The debugged program connects to a socket in the session's private directory."""
 
     pass_fds = ()
 
@@ -335,18 +353,18 @@ class ShellStart(object):
         self.argv = shell_argv(launch.line, config.environment)
 
     def accept(self):
-        """Accept the program's connection; returns its process id."""
+        """Accept the program's connection and return its process id. Raises OSError."""
         channel, _ = self.listener.accept()
         pid = _PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[0]
         if pid <= 0:
-            # A process of another PID namespace; a signal to 0 would reach the runner itself.
+            # The process is in another PID namespace. A signal to process id 0 would reach the runner itself.
             channel.close()
             raise OSError("the program's process is not visible")
         self.channel = channel
         return pid
 
     def unreached(self, how):
-        """Why no program was debugged; ``how`` says how the shell command ended."""
+        """Returns the reason why no program was debugged. ``how`` is a sentence about the end of the shell command."""
         why = "%s before the debugger could take over a Python program" % how
         passed = passed_programs(self._directory)
         if passed:
@@ -354,10 +372,10 @@ class ShellStart(object):
         return str(refusal(self._line, why))
 
     def started(self):
-        """The process has inherited nothing."""
+        """Does nothing, because the shell inherits no descriptor of the connection."""
 
     def close(self):
-        """Close the runner's ends and remove the directory."""
+        """Close the runner's ends and remove the private directory."""
         for end in (self.channel, self.listener):
             if end is not None:
                 end.close()

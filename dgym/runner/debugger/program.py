@@ -1,6 +1,6 @@
-"""Enters the program as its interpreter starts: makes the debugger, which waits for the program's first line.
+"""Creates the debugger inside the program when its interpreter starts.
 
-The interpreter runs the program, so that ``__main__`` and the frames below it are those of plain Python.
+The interpreter itself runs the program, so that ``__main__`` and its callers are the same as without the debugger.
 """
 
 import atexit
@@ -23,11 +23,17 @@ _KEPT = frozenset(["bdb", "cmd", "pdb", "threading"])
 
 
 def enter(driven, loaded, path, root, keep_private):
-    """Connect to the host and prepare for the program; returns the function that begins to trace.
+    """Connect to the host and create the debugger.
 
-    ``driven`` is what ``shims.driven`` passed on; ``loaded`` and ``path`` are the modules and the ``sys.path`` that the
-    interpreter itself began with; ``root`` is the runner's directory. ``keep_private``, unless None, takes the modules
-    that only the debugger uses.
+    Args:
+        driven: The fields that ``shims.driven`` passed in the environment.
+        loaded: Names of the modules that the interpreter itself loaded.
+        path: The ``sys.path`` of the interpreter.
+        root: Directory of the runner.
+        keep_private: Function that receives the modules that only the debugger uses, or None.
+
+    Returns:
+        The function that starts tracing.
     """
     channel = Channel(driven["descriptors"][0])
     traces = move_high(driven["descriptors"][1])
@@ -37,7 +43,7 @@ def enter(driven, loaded, path, root, keep_private):
     faulthandler.register(start["trace_signal"], file=traces, all_threads=True, chain=False)
     debugger = _make_debugger(channel, start, root)
     program = _Program(start, driven["flags"], debugger)
-    # Registered first, so that it runs after everything that the program registers.
+    # atexit runs functions in reverse order. This one must run after those that the program registers.
     atexit.register(program.report_end)
     first = main_program.first_entry(start["kind"], start["target"])
     sys.path[:] = path if first is None else [first] + path
@@ -66,7 +72,7 @@ def _make_debugger(channel, start, root):
 
 
 def _install_hooks(debugger):
-    """Have ``breakpoint()`` and the functions of ``pdb`` lead to this session."""
+    """Make ``breakpoint()`` and the functions of ``pdb`` use this debugger."""
 
     def set_trace(*_args, **_kwargs):
         debugger.set_trace(sys._getframe().f_back)
@@ -88,7 +94,7 @@ def _install_hooks(debugger):
 
 
 def _call_at_shutdown(function):
-    """Have the function called when the main module has ended, before the interpreter waits for threads."""
+    """Make the interpreter call the function when the main module has ended, before it waits for threads."""
     if hasattr(threading, "_register_atexit"):
         threading._register_atexit(function)
         return
@@ -110,16 +116,16 @@ class _Program(object):
         self._ended = False
 
     def begin(self, frame):
-        """The main module, whose frame this is, is about to run."""
+        """Called with the frame of the main module before its first line runs."""
         start, debugger = self._start, self._debugger
         code = frame.f_code
-        # Not the variables themselves: the interpreter clears them when nothing else holds them.
+        # Only the id is stored. A reference to the dict would keep the interpreter from clearing the variables.
         self._main = id(frame.f_globals)
         self._restore()
         if start["is_pytest"]:
             sys.argv[1:] = pytest_plugin.arguments(start["argv"], os.environ)
         if debugger.has_stopped:
-            # At a breakpoint in a package that the module needed: the agent has taken over already.
+            # The program has stopped in a package that the module needs. Another stop at the start is not useful.
             debugger.record_file(code.co_filename)
         elif not start["is_pytest"] and debugger.owners.of(code.co_filename) == PROGRAM:
             debugger.record_file(code.co_filename)
@@ -128,7 +134,7 @@ class _Program(object):
             debugger.stop_before(frame)
 
     def _restore(self):
-        """Take back what differs from plain Python because the debugger had to enter."""
+        """Undo the changes of ``sys`` that were needed to enter the debugger."""
         started_by = getattr(sys.modules.get("sitecustomize"), "__file__", None)
         if started_by and self._debugger.owners.of(started_by) == HIDDEN:
             del sys.modules["sitecustomize"]
@@ -139,9 +145,10 @@ class _Program(object):
             sys.path[:] = sys.path[1:] if sys.path[0] == own else sys.path
 
     def end(self):
-        """The main module has ended: only breakpoints stop the program now, for example in exit handlers.
+        """Called when the main module has ended.
 
-        After an exception that the module did not catch, the program stops where it was raised.
+        Stops at the place of an uncaught exception, if there is one. Then only breakpoints stop the program, for
+        example in exit handlers.
         """
         if self._ended:
             return
@@ -150,7 +157,8 @@ class _Program(object):
         debugger.tracing_lost = bool(debugger.breaks) and sys.gettrace() is not debugger.tracer
         debugger.first_code = debugger.main_frame = None
         debugger.stop_at_breakpoints()
-        # The interpreter has set and printed these. Others set them too, by the traceback of a caught exception.
+        # The interpreter sets these for an uncaught exception. Other code may set them for a caught exception. The
+        # traceback of an uncaught exception begins at a frame without a caller and contains the main module's frame.
         error, trace = getattr(sys, "last_value", None), getattr(sys, "last_traceback", None)
         if trace is not None and trace.tb_frame.f_back is None and self._passes_main(trace):
             debugger.post_mortem(error, trace)
@@ -171,6 +179,6 @@ class _Program(object):
         message["output"], message["cut"] = debugger.answer.take(debugger.limit)
         message["notices"] = message["notices"] + breakpoints.explain_misses(debugger, debugger.tracing_lost)
         debugger.channel.send(message)
-        # Nothing stops any more, and the interpreter is about to clear the debugger's modules under the trace function.
+        # The interpreter clears the debugger's modules after this, and the trace function would fail.
         threading.settrace(None)
         sys.settrace(None)

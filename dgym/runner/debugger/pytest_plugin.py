@@ -16,7 +16,7 @@ _state = {}
 
 
 def arguments(argv, environment):
-    """pytest's arguments with output not captured, and without the plugins that hide the tests from the debugger."""
+    """Returns pytest's arguments, with options that disable capturing and plugins that conflict with the debugger."""
     given = " ".join(argv) + " " + environment.get("PYTEST_ADDOPTS", "")
     appended = ["-s"]
     for module, flag, name in (("xdist", "-n0", "xdist"), ("pytest_cov", "--no-cov", "pytest_cov")):
@@ -30,7 +30,7 @@ def arguments(argv, environment):
 
 
 def connect(debugger):
-    """Make this module the plugin that pytest will load."""
+    """Register this module in ``sys.modules`` under the name of the plugin that pytest loads."""
     _state["debugger"] = debugger
     _state["hooks"] = (pdb.set_trace, getattr(sys, "breakpointhook", None))
     sys.modules[NAME] = sys.modules.get(NAME) or _this_module()
@@ -53,7 +53,7 @@ def _importable(name):
 
 
 def pytest_configure(config):
-    """Have each stop reach the plugins that measure time, and report which options have no effect."""
+    """Connect pytest's debugger hooks, which plugins use to pause timeouts, and report options without effect."""
 
     def find_hook(name):
         hook = getattr(config.hook, name, None)
@@ -73,12 +73,11 @@ def pytest_configure(config):
 
 
 def pytest_unconfigure():
-    """There is no hook to call any more."""
     _state["debugger"].find_hook = None
 
 
 def pytest_sessionstart(session):
-    """Restore what pytest's own debugging plugin has replaced when it was configured."""
+    """Restore the functions that pytest's own debugging plugin replaced when it was configured."""
     pdb.set_trace, hook = _state["hooks"]
     if hook is not None:
         sys.breakpointhook = hook
@@ -91,14 +90,14 @@ def pytest_sessionstart(session):
 
 
 def pytest_exception_interact(call):
-    """``--pdb``: stop at a failure, in the innermost frame of the workspace."""
+    """Implements ``--pdb``: stops at a failure, in the innermost frame of the workspace."""
     if _state.get("pdbinvoke"):
         error, trace = _reported(call.excinfo.value, call.excinfo.tb)
         _state["debugger"].post_mortem(error, trace, "goes on with the next test", in_workspace=True)
 
 
 def _reported(error, trace):
-    """The exception, and its traceback, that pytest or doctest reports by an exception of its own."""
+    """Returns the original exception and its traceback if pytest or doctest wrapped it in its own exception."""
     while type(error).__module__.partition(".")[0] in ("_pytest", "doctest"):
         inner = getattr(error, "exc_info", None) or getattr(error, "excinfo", None)
         if inner is None:
@@ -111,7 +110,7 @@ def _reported(error, trace):
 
 
 def pytest_runtest_setup(item):
-    """``--trace``: stop at the first line of each test; armed before the call, whose hooks pytest runs first."""
+    """Implements ``--trace``: stops at the first line of each test."""
     function = getattr(item, "obj", None)
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     if _state.get("pdbtrace") and code is not None:

@@ -1,4 +1,4 @@
-"""pdb over a channel instead of a terminal: its answers, its stops, and the stack as the agent sees it."""
+"""pdb with a channel instead of a terminal: receives commands, sends answers, and filters the stack."""
 
 import importlib
 import io
@@ -30,7 +30,7 @@ _START_TEXT = (
 
 
 class Answer(io.TextIOBase):
-    """The debugger's output until the next command; bounded."""
+    """Stream that captures the debugger's output up to a limit, until ``take`` is called."""
 
     encoding = "utf-8"
 
@@ -50,7 +50,10 @@ class Answer(io.TextIOBase):
 
 
 class Debugger(Commands, Tracing, pdb.Pdb):
-    """The debugger inside the program; ``stdin`` of pdb is this object, whose ``readline`` answers and waits."""
+    """The debugger inside the program.
+
+    This object is also pdb's ``stdin``. Its ``readline`` sends the answer and waits for the next command.
+    """
 
     def __init__(self, channel, limit):
         self.answer = Answer(limit)
@@ -61,14 +64,14 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         self.limit = limit
         self.title = ""
         self.listing = False
-        self._location = None  # pdb's lines about the place, until it is known whether the listing stands for them
+        self._location = None  # pdb's lines about the location; not printed if the answer has a source listing
         self._listed_place = None
         self.notices = []
-        self.find_hook = None  # pytest's hook of a name, as a function without arguments
+        self.find_hook = None  # function from the name of a pytest hook to a function without arguments, or None
         self.evaluating = None  # the thread in which a command is being evaluated
         self.interacting = False
         self.has_stopped = False
-        self._in_workspace = False  # whether a post-mortem passes over the frames of libraries
+        self._in_workspace = False  # True if a post-mortem skips the frames of libraries
         self.failed = False
         self.shortens = True
         self.last_line = ""
@@ -80,7 +83,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
     # the channel
 
     def readline(self):
-        """End the answer to the previous command, and wait for the next one."""
+        """Send the answer to the previous command, and wait for the next command."""
         self.evaluating = None
         flush_streams()
         self.channel.send(self._stop())
@@ -90,9 +93,9 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         self.limit = message.get("limit", self.limit)
         self.listing = message["listing"]
         if message["first"]:
-            self._listed_place = None  # the answer that is shown has yet to come
+            self._listed_place = None  # the answer at the program's start was not shown, so its listing is repeated
         self.answer.take(self.limit)
-        # Files that the program has not imported yet may have changed since they were last read.
+        # Files that the program has not imported may have changed since they were read.
         linecache.checkcache()
         if message.get("breakpoints") is not None:
             self.notices += breakpoints.restore(self, message["breakpoints"], message["next_number"])
@@ -126,7 +129,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         return message
 
     def state(self):
-        """The fields that every message to the host has: breakpoints, loaded files, notices."""
+        """Returns the fields of every message to the host: breakpoints, loaded files, notices."""
         notices, self.notices = self.notices, []
         return {
             "breakpoints": breakpoints.report(self),
@@ -142,12 +145,12 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         return lost
 
     def _loaded(self):
-        """Source files of the workspace loaded since the last call, each with its time and size."""
+        """Returns the source files of the workspace that were loaded since the last call, with mtime (ns) and size."""
         for name, module in list(sys.modules.items()):
             if name not in self._modules:
                 self._modules.add(name)
                 self.record_file(getattr(module, "__dict__", {}).get("__file__"))
-        # Not every file is a module: exec, runpy.run_path, pytest's import mode importlib.
+        # Files that run by exec, runpy.run_path or pytest's import mode importlib are not in sys.modules.
         traced = set(self.traced_files)
         for filename in traced - self._files:
             self.record_file(filename)
@@ -156,7 +159,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         return files
 
     def record_file(self, filename):
-        """Report this file as loaded, if it is one of the workspace."""
+        """Report a file as loaded, if it belongs to the workspace."""
         if not isinstance(filename, str) or self.owners.of(filename) != PROGRAM:
             return
         try:
@@ -166,18 +169,18 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         self._new_files.append([self.canonic(filename), found.st_mtime_ns, found.st_size])
 
     def before_start(self):
-        """Whether no line of the program has run yet, nor is the next one known."""
+        """Returns True if the program is stopped before its first line."""
         return self.curframe is not None and self.curframe.f_code.co_filename == START
 
     def leave(self, how):
-        """Have the host end this process, as ``how`` says: "quit" or "restart"."""
+        """Request the host to end this process, and wait for it. ``how`` is "quit" or "restart"."""
         self.channel.send({"type": how})
         while self.channel.receive() is not None:
             pass
         os._exit(1)
 
     def relative(self, filename):
-        """A path as the agent writes it."""
+        """Returns the path of a file, relative to the workspace if it is inside."""
         path = self.canonic(filename)
         prefix = os.path.join(self.workspace, "")
         return path[len(prefix) :] if path.startswith(prefix) else path
@@ -185,7 +188,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
     # stops
 
     def interaction(self, frame, traceback):  # noqa: F811 - pdb's name for it
-        """Take commands at this frame. One thread at a time; the others wait at their breakpoints."""
+        """Execute commands at this frame. Only one thread does so at a time; the others wait at their breakpoints."""
         if os.getpid() != self.pid or not self.channel.usable():
             self.detach()
             return
@@ -207,9 +210,9 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         self._announce("pytest_leave_pdb")
 
     def _announce(self, name):
-        """Call a hook by which pytest's plugins learn of a stop: the time until the program goes on is not the test's.
+        """Call a pytest hook that informs plugins of a stop, so that they do not count its time for the test.
 
-        As in a command, ``breakpoint()`` does not stop, and the signal that interrupts the program ends the hook.
+        As during a command, ``breakpoint()`` does not stop, and the signal that interrupts the program ends the hook.
         """
         hook = self.find_hook(name) if self.find_hook is not None else None
         if hook is None:
@@ -233,9 +236,9 @@ class Debugger(Commands, Tracing, pdb.Pdb):
             self.stopped_at = None
 
     def stop_before(self, frame):
-        """Take commands before the main module, whose frame this is, runs its first line."""
+        """Execute commands before the main module, whose frame is ``frame``, runs its first line."""
         try:
-            # A frame of its own, which has the module's variables and which nothing has called.
+            # The exception provides a new frame that has the module's variables and no caller.
             call_from(None, exec, compile("1/0", START, "exec"), frame.f_globals)
         except ZeroDivisionError as error:
             trace = error.__traceback__
@@ -244,9 +247,11 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         self.interaction(trace.tb_frame, None)
 
     def post_mortem(self, error, trace, afterwards="ends the program", in_workspace=False):
-        """Take commands at the frame where an exception was raised; ``afterwards`` says what continuing does.
+        """Execute commands at the frame where an exception was raised.
 
-        With ``in_workspace`` the frame is the innermost of the workspace, if there is one.
+        Args:
+            afterwards: Text for the agent about the effect of continuing.
+            in_workspace: Select the innermost frame of the workspace, if there is one.
         """
         if os.getpid() != self.pid:
             return
@@ -260,12 +265,12 @@ class Debugger(Commands, Tracing, pdb.Pdb):
             sys.settrace(tracing)
 
     def set_trace(self, frame=None, **_ignored):
-        """What ``breakpoint()`` and ``pdb.set_trace()`` call."""
+        """Implements ``breakpoint()`` and ``pdb.set_trace()``. Does nothing during a command."""
         if self.evaluating is None:
             Tracing.set_trace(self, frame or sys._getframe().f_back)
 
     def user_call(self, frame, argument_list):
-        # A module is not called: it begins at its first line.
+        # The program stops at the first line of a module, so a stop at its call event would be redundant.
         if frame.f_code.co_name != "<module>":
             pdb.Pdb.user_call(self, frame, argument_list)
 
@@ -280,7 +285,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
             self.arm(frame)
 
     def get_stack(self, f, t):
-        """The stack without the debugger's frames and without the frames above the program's own code."""
+        """Returns the stack without the debugger's frames and without the frames that called the program."""
         stack = []
         current = t.tb_frame if f is None and t else f
         walk = current.f_back if f is None and current is not None else f
@@ -298,7 +303,11 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         return self._shown(stack + raised, current)
 
     def _raised_in(self, frames):
-        """The frame of a traceback at which a person would look first."""
+        """Returns the frame of a traceback to select, or None without a frame.
+
+        This is the innermost frame of the program, or of a library unless ``_in_workspace`` is set. Frames with
+        ``__tracebackhide__`` are skipped.
+        """
         for frame in reversed(frames):
             kind = self.owners.of(frame.f_code.co_filename)
             if kind == PROGRAM or (kind == LIBRARY and not self._in_workspace):
@@ -309,7 +318,8 @@ class Debugger(Commands, Tracing, pdb.Pdb):
     def _shown(self, stack, current):
         kinds = [self.owners.of(frame.f_code.co_filename) for frame, _ in stack]
         if PROGRAM in kinds:
-            # A breakpoint in a library may stop before the program's first frame; the current frame always stays.
+            # A breakpoint in a library may be hit in a caller of the program's first frame. The current frame is
+            # always shown.
             first = min(kinds.index(PROGRAM), next(i for i, (frame, _) in enumerate(stack) if frame is current))
             stack, kinds = stack[first:], kinds[first:]
         shown = [entry for entry, kind in zip(stack, kinds) if kind or entry[0] is current] or stack[-1:]  # noqa: B905
@@ -319,7 +329,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
         frame, line = frame_lineno
         filename = frame.f_code.co_filename
         text = "%s(%r)%s()" % (self.relative(filename), line, frame.f_code.co_name or "<lambda>")
-        # Before 3.13 reading f_locals would undo what the agent has assigned: take the copy that pdb holds.
+        # Before 3.13, reading f_locals would discard the agent's assignments, so pdb's copy is read.
         values = self.values() if frame is self.curframe else ()
         if "__return__" in values:
             text += "->" + reprlib.repr(values["__return__"])
@@ -336,7 +346,7 @@ class Debugger(Commands, Tracing, pdb.Pdb):
             pdb.Pdb.print_stack_entry(self, frame_lineno, prompt_prefix)
 
     def _write_location(self, listed=False):
-        """Write pdb's lines about the last place; with ``listed`` only what the listing of its source lacks."""
+        """Write pdb's lines about the last location. With ``listed``, write only what the source listing lacks."""
         text, self._location = self._location, None
         if text is None:
             return
@@ -357,13 +367,17 @@ class Debugger(Commands, Tracing, pdb.Pdb):
 
 
 def folded(frames, lines):
-    """The frames that a stack trace leaves out, by index, with the reason: repetitions and the import system."""
+    """Returns the frames that a stack trace omits: repetitions and the import system.
+
+    Returns:
+        A dict from the index of a frame to the reason.
+    """
     keys = list(zip((id(frame.f_code) for frame in frames), lines))  # noqa: B905
     hidden = {}
     index = 0
     while index < len(keys):
         length, times = _repetition(keys, index)
-        # The first and the last round stay.
+        # The first and the last repetition are shown.
         hidden.update(dict.fromkeys(range(index + length, index + length * (times - 1)), "repeat the same lines"))
         index += length * times
     for index, frame in enumerate(frames):
@@ -373,7 +387,7 @@ def folded(frames, lines):
 
 
 def _repetition(keys, index):
-    """``(length, times)`` of the shortest sequence that is repeated from ``index`` on, ``(1, 1)`` without one."""
+    """Returns ``(length, times)`` of the shortest sequence that repeats from ``index`` on, or ``(1, 1)``."""
     for length in range(1, _LONGEST_CYCLE + 1):
         times = 1
         while keys[index : index + length] == keys[index + times * length : index + (times + 1) * length]:
@@ -384,7 +398,7 @@ def _repetition(keys, index):
 
 
 def flush_streams():
-    """Write what the program's streams hold back, for the host to read."""
+    """Flush the program's streams, so that the host reads their output before the answer."""
     for stream in {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}.values():
         try:
             stream.flush()

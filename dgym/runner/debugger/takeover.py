@@ -1,7 +1,7 @@
-"""Decides which Python program of an entrypoint is debugged, and turns its process into the debugger's driver.
+"""Decides which Python program of an entrypoint is debugged, and starts it under the debugger.
 
-A shell command may start several programs: the one that creates the claim file is debugged; later ones run as if there
-were no debugger.
+A shell command may start several programs. The program that creates the claim file is debugged. The later programs run
+without the debugger.
 """
 
 import os
@@ -12,7 +12,7 @@ from ..launch import Launch, LaunchRefused, parse_entrypoint
 from ..shims import CLAIM, SOCKET, TRACES, at_directory, cleaned, driven, record_passed
 from .wire import encode
 
-# tox gives its programs a new environment; versions 3 and 4 each have a variable that lets another variable through.
+# tox starts programs with a new environment. These variables make tox 3 and tox 4 pass PYTHONPATH on.
 _TOX_PASSES_PYTHONPATH = {"TOX_TESTENV_PASSENV": "PYTHONPATH", "TOX_OVERRIDE": "testenv.pass_env+=PYTHONPATH"}
 
 PROGRAM = "program"
@@ -44,7 +44,11 @@ class ShellLaunch(object):
 
 
 def choose(text, env, cwd):
-    """A ``Launch`` for one Python program, a ``ShellLaunch`` for a command that needs a shell; or LaunchRefused."""
+    """Returns a ``Launch`` for one Python program, or a ``ShellLaunch`` for a command that needs a shell.
+
+    Raises:
+        LaunchRefused: The entrypoint cannot be debugged.
+    """
     try:
         launch = parse_entrypoint(text, env, cwd)
     except LaunchRefused as refused:
@@ -55,7 +59,7 @@ def choose(text, env, cwd):
 
 
 def without_tracers(launch):
-    """The program that ``coverage run`` measures or ``-m pdb`` debugs: they would replace our trace function."""
+    """Returns the program that ``coverage run`` or ``-m pdb`` runs, because these would replace the trace function."""
     words = list(launch.argv)
     if _name(launch) == "coverage" and words[:1] == ["run"]:
         options, notice = (
@@ -84,9 +88,11 @@ def without_tracers(launch):
 
 
 def role(launch):
-    """What a Python program is to the user: the PROGRAM to debug, a LAUNCHER of it, or a TOOL that prepares for it.
+    """Classifies a Python program.
 
-    Programs that a tool starts (pip builds packages) are not the user's either.
+    Returns:
+        PROGRAM for the program to debug, LAUNCHER for a program that starts it, TOOL for a program that prepares for
+        it. Programs that a TOOL starts are not debugged either, for example when pip builds packages.
     """
     if launch.kind == "script" and any(part in os.path.abspath(launch.target) for part in _INSTALLED):
         return TOOL
@@ -109,9 +115,10 @@ def _name(launch):
 
 
 def take_over(session, launch, environment):
-    """Become the debugger's driver if ``launch`` is the program to debug; does not return then.
+    """Replace this process by the debugged program, if ``launch`` is the program to debug.
 
-    Otherwise returns the environment for the program.
+    Returns:
+        The environment of the program, if it is not debugged.
     """
     found = role(launch)
     if found == PROGRAM and _claim(session):

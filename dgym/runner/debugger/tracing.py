@@ -1,7 +1,8 @@
-"""When the program stops: the trace function, and the rules that keep it from slowing the program down.
+"""The trace function, which decides when the program stops.
 
-``bdb`` traces every line of every function in a file that has a breakpoint. Here a function is traced only if one of
-its own lines has one, decided once per code object; the frames on the stack are re-armed when that changes.
+``bdb`` traces every line of every function in a file that has a breakpoint. To slow the program down less, this module
+traces a function only if one of its own lines has a breakpoint. The decision is made once for each code object. The
+frames on the stack get their trace functions again when the breakpoints change.
 """
 
 import bdb
@@ -22,7 +23,7 @@ _REPEATED = [bytes([dis.opmap["YIELD_FROM"]])] if "YIELD_FROM" in dis.opmap else
 _GENERATOR = 0x20 | 0x80 | 0x200  # inspect.CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 
 HIDDEN = 0  # the debugger itself
-HARNESS = 1  # test runners and the import system: stepping passes through
+HARNESS = 1  # test runners and the import system; stepping does not stop in them
 LIBRARY = 2
 PROGRAM = 3  # the workspace and the debugged program
 
@@ -38,9 +39,9 @@ class Tracing(bdb.Bdb):
     """The part of the debugger that decides where to stop."""
 
     def start_tracing(self, workspace, owners):
-        """Prepare; ``begin`` begins."""
+        """Initialise the state. ``begin`` starts tracing."""
         self.workspace = workspace
-        self.directory = os.getcwd()  # before Python 3.9 the name of a script is relative to it
+        self.directory = os.getcwd()  # before Python 3.9, the file name of a script is relative to this directory
         self.owners = owners
         self.pid = os.getpid()
         self.first_code = None
@@ -49,9 +50,9 @@ class Tracing(bdb.Bdb):
         self.currentbp = 0
         self._threads = threading.local()
         self._stepping_thread = self._thread()
-        # Once the generator that is stepped in has returned: its caller and its result.
+        # Caller and result of the generator that was stepped in, after it has returned.
         self._left = self._result = None
-        self._raised = False  # whether an exception is leaving the generator that is stepped in
+        self._raised = False  # True while an exception leaves the generator that is stepped in
         self.stopped_at = None
         self.tracing_lost = False
         self._lines = {}  # id(code): (code, lines with breakpoints); hashing a code object is slow
@@ -63,12 +64,12 @@ class Tracing(bdb.Bdb):
             os.register_at_fork(after_in_child=self.enter_child)
 
     def begin(self, begin_main):
-        """Trace from now on, stopping at breakpoints only.
+        """Start tracing, and stop only at breakpoints.
 
-        ``begin_main`` is called with the frame of the main module when this is about to run.
+        ``begin_main`` is called with the frame of the main module before its first line runs.
         """
         self.reset()
-        # Stands for what is below the main module, which no frame has called: for bdb None is any frame.
+        # The main module's frame has no caller. For bdb, a stopframe of None means any frame, so a placeholder is used.
         self.botframe = _new_frame()
         self.stop_at_breakpoints()
         main = vars(sys.modules["__main__"])
@@ -89,11 +90,11 @@ class Tracing(bdb.Bdb):
         sys.settrace(self.tracer)
 
     def stop_at_breakpoints(self):
-        """Run freely until a breakpoint."""
+        """Stop only at breakpoints."""
         self._set_stopinfo(self.botframe, None, -1)
 
     def enter_child(self):
-        """This process is a child of the debugged one: it only reports the first breakpoint that it reaches."""
+        """Called in a forked child, which does not stop and only reports the first breakpoint that it reaches."""
         self.first_code = None
         if self.breaks:
             self.stop_at_breakpoints()
@@ -108,7 +109,7 @@ class Tracing(bdb.Bdb):
         self._lines.clear()
 
     def canonic(self, filename):
-        """One name per file, however the program reaches it and wherever it has changed its directory to."""
+        """Returns the resolved path of a file, relative to the directory in which the program started."""
         path = self._paths.get(filename)
         if path is None:
             path = filename
@@ -125,7 +126,7 @@ class Tracing(bdb.Bdb):
 
         def consider(frame, event, arg):
             self.enterframe = frame
-            # While a frame has a trace function that is not called, old interpreters report a stale line number.
+            # Old interpreters report a stale line number while a frame has a trace function that is not called.
             return trace if dispatch(frame, event, arg) and sys.gettrace() is not None else None
 
         def trace(frame, event, arg):
@@ -148,12 +149,12 @@ class Tracing(bdb.Bdb):
                     return consider(frame, event, arg)
             return trace
 
-        # By this name plugins such as pytest-timeout recognise that a debugger is at work.
+        # Plugins such as pytest-timeout detect a debugger by the module of the trace function.
         trace.__module__ = "bdb"
         self.trace = trace
 
     def _thread(self):
-        """An object that stands for this thread; the numbers of threads that have ended are given to others."""
+        """Returns an object that identifies this thread. Thread ids are reused after a thread has ended."""
         try:
             return self._threads.this
         except AttributeError:
@@ -164,7 +165,7 @@ class Tracing(bdb.Bdb):
         return self.owners.of(frame.f_code.co_filename) == PROGRAM
 
     def lines_wanted(self, code):
-        """The lines of a code object that have breakpoints."""
+        """Returns the lines of a code object that have breakpoints, or all its lines if it is ``first_code``."""
         entry = self._lines.get(id(code))
         if entry is None:
             self.traced_files.add(code.co_filename)
@@ -177,7 +178,7 @@ class Tracing(bdb.Bdb):
         return entry[1]
 
     def stop_in(self, code):
-        """Stop once at the first line that this code object runs."""
+        """Stop once, at the first line of this code object that runs."""
         self._lines.pop(id(self.first_code), None)
         self._lines.pop(id(code), None)
         self.first_code = code
@@ -202,7 +203,7 @@ class Tracing(bdb.Bdb):
                 self.user_exception(frame, arg)
                 return self.trace_dispatch
         if internal and self.stopframe is not None and frame is not self.stopframe:
-            # bdb would stop at every StopIteration while a generator is stepped in, also at those of others.
+            # While a generator is stepped in, bdb would also stop at each StopIteration of other generators.
             return self.trace_dispatch
         return bdb.Bdb.dispatch_exception(self, frame, arg)
 
@@ -227,10 +228,10 @@ class Tracing(bdb.Bdb):
             self._set_stopinfo(self.botframe, frame)
 
     def _leave_generator(self, frame, result):
-        """Go on to the caller of a generator that returns. A generator that pauses may have another caller later.
+        """Stop in the caller of a generator that returns. A generator that yields may later have another caller.
 
-        The caller sees a StopIteration where the interpreter reports one: not in a ``for`` loop since 3.10. The caller
-        of a task is an event loop: the program goes on where it awaits the task, or after the loop.
+        The stop is at the StopIteration, if the interpreter reports it (since 3.10 it does not in a ``for`` loop). The
+        caller of a task is an event loop, so the stop is where the program awaits the task, or after the loop.
         """
         caller = below = frame.f_back
         while below is not None and self.owners.of(below.f_code.co_filename) == LIBRARY:
@@ -259,9 +260,9 @@ class Tracing(bdb.Bdb):
         return bool(number)
 
     def _effective(self, frame):
-        """The number of the first breakpoint that stops the program on this line, if one does.
+        """Returns the number of the first breakpoint that stops the program on this line, or None.
 
-        Unlike in bdb every breakpoint of the line counts its hit, or those after the first would never be hit.
+        In bdb, breakpoints after the first effective breakpoint of a line do not count a hit. Here, all of them do.
         """
         where = (self.canonic(frame.f_code.co_filename), frame.f_lineno)
         numbers = []
@@ -293,7 +294,7 @@ class Tracing(bdb.Bdb):
     # after a stop
 
     def arm(self, frame):
-        """Trace the frames on the stack as the next command needs; called at the end of a stop."""
+        """Set the trace functions of the frames on the stack for the next command. Called at the end of a stop."""
         self._stepping_thread = self._thread()
         self.stopped_at = frame
         self._refresh_lines()
@@ -306,11 +307,11 @@ class Tracing(bdb.Bdb):
                 self._arm_stack(other, False)
 
     def tracing_needed(self):
-        """Whether the program must run under the trace function."""
+        """Returns True if the program must run under the trace function."""
         return bool(self.breaks) or self._stepping() or self.first_code is not None or not self._main_begun
 
     def _stepping(self):
-        # To return from a generator pdb sets its frame, and no line.
+        # For ``return`` in a generator, pdb sets stopframe, but leaves stoplineno at -1.
         return self.stoplineno != -1 or self.stopframe not in (None, self.botframe)
 
     def _arm_stack(self, frame, stepping):
@@ -332,7 +333,7 @@ class Tracing(bdb.Bdb):
             sys.settrace(None)
 
     def set_trace(self, frame=None):
-        """Stop at the next line of the caller: what ``breakpoint()`` and ``pdb.set_trace()`` do."""
+        """Stop at the next line of the caller. Implements ``breakpoint()`` and ``pdb.set_trace()``."""
         frame = frame or sys._getframe().f_back
         if os.getpid() != self.pid:
             return
@@ -353,11 +354,12 @@ def _new_frame():
 
 
 def _pauses(frame, value):
-    """Whether a generator's frame yields ``value``, and does not return it or end with an exception."""
+    """Returns True if a generator's frame yields ``value`` and neither returns it nor ends with an exception."""
     if type(value).__name__ == "async_generator_wrapped_value":
-        return False  # This is what the caller awaits.
+        return False  # the caller awaits this value
     code, at = frame.f_code.co_code, frame.f_lasti
-    # Before 3.11 a generator that waits for another one stands before the instruction that it will repeat.
+    # Before 3.11, in a generator that waits for another generator, f_lasti is before the YIELD_FROM that will be
+    # repeated.
     return code[at] in _PAUSES or (code[at + 2 : at + 3] in _REPEATED)
 
 
@@ -368,7 +370,7 @@ def _disarm_stack(frame):
 
 
 class Owners(object):
-    """Classifies files, each once: that decides what stepping stops in and what a stack trace shows."""
+    """Classifies files and caches the result. The class decides where stepping stops and what a stack trace shows."""
 
     def __init__(self, workspace, runner):
         self._workspace = os.path.join(workspace, "")
@@ -377,11 +379,11 @@ class Owners(object):
         self._known = dict.fromkeys((module.__file__ for module in (bdb, cmd, pdb)), HIDDEN)
 
     def claim(self, filename, kind):
-        """Fix the answer for one file."""
+        """Set the class of a file."""
         self._known[filename] = kind
 
     def of(self, filename):
-        """One of HIDDEN, HARNESS, LIBRARY and PROGRAM."""
+        """Returns the class of a file: HIDDEN, HARNESS, LIBRARY or PROGRAM."""
         kind = self._known.get(filename)
         if kind is None:
             kind = self._known[filename] = self._classify(filename)
@@ -405,9 +407,10 @@ class Owners(object):
         return os.path.realpath(os.path.join(self._directory, filename)).startswith(self._workspace)
 
     def steppable(self, frame):
-        """Whether stepping may stop here: in the program, or in a library that the program called directly.
+        """Returns True if stepping may stop in this frame.
 
-        Library code that a test runner calls is as little of interest as the test runner itself.
+        This is the case in the program, and in libraries that the program called. It is not the case in libraries that
+        a test runner called.
         """
         while frame is not None:
             kind = self.of(frame.f_code.co_filename)
@@ -418,10 +421,10 @@ class Owners(object):
 
 
 def interrupt_on_signal(debugger, number):
-    """Have signal ``number`` interrupt the program, or the command that is being evaluated.
+    """Install a handler of signal ``number`` that interrupts the program, or the command that is being evaluated.
 
-    The program is interrupted in loops, sleep, locks and waits for other processes, too: the handler opens the command
-    loop itself. A request to stop at the next line would wait for the sleep to end.
+    The handler itself starts the command loop. A stop at the next line would have to wait for the end of a sleep, a
+    lock or another process.
     """
 
     def handle(_number, frame):
@@ -438,7 +441,7 @@ def interrupt_on_signal(debugger, number):
 def _interrupt_evaluation(thread):
     if thread == threading.get_ident():
         raise KeyboardInterrupt
-    # Handlers run in the main thread only; the command runs in another one, stopped at a breakpoint of its own.
+    # Signal handlers run only in the main thread, but the command runs in another thread.
     try:
         import ctypes
 
@@ -450,7 +453,7 @@ def _interrupt_evaluation(thread):
 def _stop(debugger, frame):
     program_frame = _below_debugger(debugger, frame)
     if program_frame is not frame:
-        # The trace function is at work: the program stops at its next line.
+        # The signal arrived in the debugger's own code, so the program stops at its next line.
         debugger.set_step()
         debugger.arm(program_frame or frame)
         return
@@ -462,7 +465,7 @@ def _stop(debugger, frame):
 
 
 def _below_debugger(debugger, frame):
-    """``frame`` itself, or the program's frame in which the debugger's own code was called."""
+    """Returns the program's frame that called the debugger's own code, or ``frame`` if none did."""
     found = frame
     walk = frame
     while walk is not None:

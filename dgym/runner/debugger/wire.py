@@ -1,6 +1,6 @@
 """The messages between the debugger's host and the debugged program: frames on a descriptor, and their fields.
 
-Code of the program can write to the channel, so the host checks every message.
+Code of the program can write to the channel, so the host validates every message.
 """
 
 import json
@@ -12,11 +12,11 @@ from ..descriptors import identity, move_high, write_all
 FRAME_LIMIT = 64 * 1024 * 1024
 HEADER = struct.Struct(">I")
 _SOURCE_LINES = 100
-_NUMBERS = 10000  # a bound on what a program can have recorded
+_NUMBERS = 10000  # limits how many breakpoint numbers a program can make the host store
 
 
 def encode(message):
-    """One frame: four bytes of length, then JSON (ASCII, so that lone surrogates survive)."""
+    """Returns a frame: four bytes of length, then JSON. JSON is in ASCII, which preserves lone surrogates."""
     data = json.dumps(message).encode("ascii")
     return HEADER.pack(len(data)) + data
 
@@ -28,11 +28,11 @@ class Decoder(object):
         self._buffer = bytearray()
 
     def feed(self, data):
-        """Add what was read."""
+        """Add bytes of the stream."""
         self._buffer += data
 
     def next(self):
-        """The next complete message, or None; ValueError when the stream holds anything else."""
+        """Returns the next message, or None if it is not complete. Raises ValueError for an invalid frame."""
         if len(self._buffer) < HEADER.size:
             return None
         (length,) = HEADER.unpack_from(self._buffer)
@@ -45,12 +45,15 @@ class Decoder(object):
         del self._buffer[:end]
         message = json.loads(data.decode("utf-8"))
         if not isinstance(message, dict):
-            raise ValueError("a frame that is no object")
+            raise ValueError("a frame that is not an object")
         return message
 
 
 class Channel(object):
-    """The program's end of the connection. Silent in forked children and once the descriptor is another file."""
+    """The program's end of the connection.
+
+    Does nothing in forked children, and after the program has closed or replaced the descriptor.
+    """
 
     def __init__(self, descriptor):
         self._descriptor = move_high(descriptor)
@@ -59,11 +62,11 @@ class Channel(object):
         self._decoder = Decoder()
 
     def usable(self):
-        """Whether the descriptor is still the connection, in the process that opened it."""
+        """Returns True if the descriptor is still the connection and this process opened it."""
         return os.getpid() == self._pid and identity(self._descriptor) == self._identity
 
     def send(self, message):
-        """Send one frame; False when the connection is lost."""
+        """Send one frame. Returns False if the connection is lost."""
         if not self.usable():
             return False
         try:
@@ -73,7 +76,10 @@ class Channel(object):
         return True
 
     def report_child(self, number):
-        """Report from a forked child that it reached the breakpoint: one short write, whole between the parent's."""
+        """Report from a forked child that it reached the breakpoint.
+
+        The message is short enough for a single write, so that it does not mix with a message of the parent.
+        """
         if identity(self._descriptor) == self._identity:
             try:
                 write_all(self._descriptor, encode({"type": "child", "number": number}))
@@ -81,7 +87,7 @@ class Channel(object):
                 pass
 
     def receive(self):
-        """The next message; None once the connection has ended."""
+        """Wait for the next message. Returns None if the connection has ended. Raises ValueError like ``Decoder``."""
         while True:
             message = self._decoder.next()
             if message is not None:
@@ -96,7 +102,7 @@ class Channel(object):
 
 
 def checked(message):
-    """The message reduced to its known fields, each of its type; ValueError when it is malformed."""
+    """Returns the known fields of a message with the expected types. Raises ValueError for a malformed message."""
     kind = message.get("type")
     if kind in ("quit", "restart"):
         return {"type": kind}
@@ -126,7 +132,7 @@ def checked(message):
 
 
 def _hello(message):
-    """The launch that a program of a shell command reports; its paths return to the program unchanged."""
+    """Returns the launch that a program of a shell command reports. Its paths are not changed by the host."""
     launch = {name: message.get(name) for name in ("kind", "target", "argv", "orig_argv")}
     words = launch["orig_argv"]
     if not (isinstance(words, list) and words and all(isinstance(word, str) for word in words)):
@@ -136,7 +142,7 @@ def _hello(message):
 
 
 def _text(value):
-    # File names and source may hold lone surrogates, which no answer can carry.
+    # File names and source may contain lone surrogates, which cannot be encoded in an answer of the runner.
     return value.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -147,7 +153,7 @@ def _frame(value):
 
 
 def breakpoint_fields(value):
-    """One entry of the table of breakpoints."""
+    """Returns the fields of an entry of the table of breakpoints. Raises KeyError, TypeError, ValueError."""
     condition = value.get("condition")
     return {
         "number": int(value["number"]),

@@ -1,7 +1,7 @@
-"""Act before the Python program that is debugged, and those of a shell command: each imports this before anything else.
+"""Runs in a Python program that is debugged or scored, before the program's own code.
 
-The program and a scored command have this directory on ``PYTHONPATH``; the session of a debugged command has a link to
-this file.
+Python imports ``sitecustomize`` when an interpreter starts. A debugged program and a scored shell command have this
+directory on ``PYTHONPATH``. The session of a debugged shell command contains a link to this file.
 """
 
 import os
@@ -14,7 +14,7 @@ _PLUGIN = "dgym_shell_plugin"
 
 
 def _load(name):
-    """Import a file of the runner without putting its directory on ``sys.path``."""
+    """Import a module of the runner without adding its directory to ``sys.path``."""
     if _PACKAGE not in sys.modules:
         sys.modules[_PACKAGE] = type(sys)(_PACKAGE)
         sys.modules[_PACKAGE].__path__ = [_RUNNER]
@@ -26,7 +26,7 @@ def _act():
     loaded = frozenset(sys.modules)
     path = list(sys.path)
     shims = _load("shims")
-    # A module of the program with a name of the library must not be imported here, nor the library's for the program.
+    # The runner must not import a module of the program that has the name of a module of the standard library.
     sys.path[:] = shims.library_entries(path)
     if shims.START_VARIABLE in os.environ:
         _enter_debugger(shims, loaded, path)
@@ -50,11 +50,11 @@ def _enter_debugger(shims, loaded, path):
     try:
         begin, call_from = shims.enter_debugger(loaded, path, _HERE)
     except BaseException:
-        # The interpreter would go on and run the program without the debugger.
+        # After an exception in sitecustomize, the interpreter would run the program without the debugger.
         sys.excepthook(*sys.exc_info())
         os._exit(1)
     caller = sys._getframe()
-    while caller is not None and caller.f_code.co_name != "_load_unlocked":  # it imports this module
+    while caller is not None and caller.f_code.co_name != "_load_unlocked":  # the frame that imports this module
         caller = caller.f_back
     try:
         shims.run_next(_HERE, lambda *call: call_from(caller, *call))
@@ -62,6 +62,6 @@ def _enter_debugger(shims, loaded, path):
         begin()
 
 
-# Older interpreters, which the debugger and the report do not support, run as they are.
+# The debugger and the reporter do not support older interpreters.
 if sys.version_info >= (3, 6):
     _act()

@@ -1,4 +1,4 @@
-"""A test that must fail: it runs last and shows whether tests can still fail.
+"""A test that must fail. It runs last and detects whether tests can still fail.
 
 PYTEST_DONT_REWRITE: pytest must not touch this module.
 """
@@ -18,10 +18,16 @@ UNITTEST_CHECKS = (
 
 
 def make_canary(session, name, on_broken, on_outcome):
-    """A test item that must fail, invisible to every reporter but dgym's.
+    """Create a test item that must fail and that only dgym's reporter can see.
 
-    It is in no file and goes through the hooks that every item goes through; only its reports are kept from the other
-    plugins, so that neither the output nor the exit status shows it.
+    The item does not belong to a file, and pytest calls all hooks for it. Only its reports are withheld from the other
+    plugins, so that it changes neither the output nor the exit status.
+
+    Args:
+        session: The pytest session.
+        name: Name of the test.
+        on_broken: Called with the names of the checks that no longer fail, if there are any.
+        on_outcome: Called with the outcome of the test.
     """
     import pytest
 
@@ -62,7 +68,7 @@ def _new_module(holder, session, file_name):
 
 
 class _Quiet(object):
-    """The hooks of a session without those that show a test to other plugins."""
+    """The hooks of a session, except those that report a test to other plugins."""
 
     _SHOWING = frozenset(["pytest_runtest_logstart", "pytest_runtest_logfinish", "pytest_exception_interact"])
 
@@ -87,7 +93,7 @@ def _ignore(**_arguments):
 
 
 def broken_checks():
-    """Names of the ways to fail that no longer fail."""
+    """Returns the names of the functions of pytest and unittest that should raise and do not."""
     import unittest
 
     import pytest

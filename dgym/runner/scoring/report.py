@@ -1,9 +1,9 @@
-"""The pytest plugin that reports what each test did.
+"""The pytest plugin that reports the outcome of each test.
 
 PYTEST_DONT_REWRITE: pytest must not touch this module.
 
-Works on pytest 3.0 to 9. It is the only source of a pytest score: what a run prints is never read. A test passes only
-if its setup, its call and its teardown passed, so nothing is reported before the teardown.
+Works with pytest 3.0 to 9. The score of a pytest run depends only on this report, and not on the output of the run. A
+test passes only if its setup, its call and its teardown passed, so its outcome is reported after the teardown.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _RANK = ("passed", "xpassed", "skipped", "xfailed", "failed", "error")
 
 
 def make_reporter(orders, write):
-    """The plugin for one pytest session."""
+    """Returns the plugin for a pytest session."""
     if orders["changed"] is None:
         return Reporter(write)
     from .canary import make_canary
@@ -35,10 +35,13 @@ def make_reporter(orders, write):
 
 
 class Reporter(object):
-    """Plugin object; ``write(kind, **fields)`` puts one record on the report descriptor.
+    """The plugin.
 
-    ``changed`` are the absolute paths of the files that the agent changed. If it is None, the causes of failures and
-    skips are reported, too. ``make_canary`` makes a test that must fail (or is None).
+    Args:
+        write: ``write(kind, **fields)`` writes a record to the report descriptor.
+        changed: Absolute paths of the files that the agent changed. If None, the causes of failures and skips are
+            reported, too.
+        make_canary: Creates the test that must fail, or None.
     """
 
     def __init__(self, write, changed=None, make_canary=None):
@@ -51,7 +54,7 @@ class Reporter(object):
         self._stops = Stops()
         self._causes = _CAUSES
 
-    # Before anything of the workspace is imported
+    # Hooks that run before code of the workspace is imported
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_load_initial_conftests(self):
@@ -59,19 +62,19 @@ class Reporter(object):
         yield
 
     def watch(self):
-        """Called directly if this plugin is registered after the hook above has begun."""
+        """Start to observe unittest. Called directly if the plugin is registered too late for the hook above."""
         self._stops.watch()
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_cmdline_main(self, config):
-        """Keep the tests in this process: a worker of pytest-xdist is out of sight."""
+        """Run the tests in this process, because the plugin cannot observe worker processes of pytest-xdist."""
         if hasattr(config.option, "numprocesses"):
             config.option.numprocesses = 0
             config.option.dist = "no"
             config.option.tx = []
         yield
 
-    # What the session does
+    # Hooks of the session
 
     def pytest_sessionstart(self):
         self._write("start", pytest=pytest.__version__)
@@ -83,7 +86,7 @@ class Reporter(object):
             self._write_skip(report)
 
     def pytest_exception_interact(self, node, call, report):
-        """Called for each failure of collection, setup, call and teardown."""
+        """Called by pytest for each failure of collection, setup, call and teardown."""
         self._write_cause(report.nodeid or node.nodeid, causes_of(call.excinfo.value) + printed_causes(report))
 
     def _write_skip(self, report):
@@ -119,7 +122,7 @@ class Reporter(object):
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, call):
-        # Before other plugins: that of unittest replaces the exception of a skip, and with it the traceback.
+        # This wrapper runs before pytest's unittest plugin, which replaces the exception of a skip and its traceback.
         if self._running is not None:
             self._running.subtest_ended(call.excinfo)
         yield
@@ -143,7 +146,7 @@ class Reporter(object):
                 self._write("test", id=report.nodeid, outcome=state)
 
     def _checked(self, nodeid, outcome):
-        """The outcome of a call: "passed" only if what was observed of the call itself agrees."""
+        """Returns the outcome of a call. It is "passed" only if the observation of the call confirms it."""
         verdict = self._verdicts.get(nodeid)
         if outcome != "passed" or verdict is None:
             return outcome
@@ -154,7 +157,7 @@ class Reporter(object):
         return overruled
 
     def _overruled(self, verdict):
-        """The outcome of a test that pytest takes for passed and that did not pass; None when it did."""
+        """Returns the outcome of a test that did not pass although pytest reports it as passed, else None."""
         if verdict.silent:
             return "failed"
         if any(os.path.realpath(code.co_filename) in (self._changed or ()) for code in verdict.skipping):
@@ -177,7 +180,7 @@ class Reporter(object):
 
 
 def causes_of(error):
-    """The type, the text and the missing name of an exception and of those that it came from."""
+    """Returns type, text and missing name of an exception and of the exceptions that caused it."""
     chain = []
     while error is not None and len(chain) < _CHAIN:
         name = ""
@@ -190,7 +193,8 @@ def causes_of(error):
             text = str(error)
         except Exception:
             text = ""
-        # The traceback inside the text of an ImportError of pytest ends with the error itself.
+        # The end of the text is kept, too: the text of pytest's ImportError contains a traceback, which ends with the
+        # original error.
         kind = "%s.%s" % (type(error).__module__, type(error).__name__)
         chain.append({"type": kind, "text": _both_ends(text), "name": name[:_TEXT]})
         error = error.__cause__ or error.__context__
@@ -202,7 +206,7 @@ def _both_ends(text):
 
 
 def printed_causes(report):
-    """The last line that each stream had printed, where it looks like the end of a traceback or a shell's complaint."""
+    """Returns the last captured line of each stream, if it looks like the end of a traceback or an error of a shell."""
     chain = []
     for title, text in getattr(report, "sections", ())[:_CHAIN]:
         lines = text.rstrip().splitlines()[-1:]
@@ -213,7 +217,7 @@ def printed_causes(report):
 
 
 def _outcome(report):
-    """What this phase adds to the test's outcome; None when nothing."""
+    """Returns the outcome of this phase of a test, or None if the phase does not affect the test's outcome."""
     if report.outcome not in ("passed", "failed", "skipped"):
         return None
     if hasattr(report, "context"):
@@ -228,11 +232,12 @@ def _outcome(report):
 
 
 class Stops(object):
-    """Exceptions that unittest swallows while a test runs.
+    """Records exceptions that unittest catches while a test runs.
 
-    ``count`` is the number of ``_ShouldStop``, by which unittest ends a test after a failed subtest. Code under test
-    can raise it, too: the test then ends in the middle and looks passed. ``skipped_subtests`` are the code objects
-    that took part in the skips of subtests.
+    Attributes:
+        count: Number of ``_ShouldStop`` exceptions, with which unittest ends a test after a failed subtest. If code
+            under test raises it, the test ends early and unittest reports it as passed.
+        skipped_subtests: The code objects in the tracebacks of skipped subtests.
     """
 
     def __init__(self):
@@ -265,7 +270,7 @@ class Stops(object):
 
 
 def codes_of(traceback):
-    """The code objects of a traceback, outermost first."""
+    """Returns the code objects of a traceback, outermost first."""
     codes = []
     while traceback is not None:
         codes.append(traceback.tb_frame.f_code)
@@ -274,10 +279,11 @@ def codes_of(traceback):
 
 
 class Verdict(object):
-    """What a test's call did, observed before any plugin makes a report of it.
+    """Observes the call of a test, before a plugin creates a report of it.
 
-    ``silent``: a test of unittest that ended without any result, or before its end. ``skipping``: the code objects that
-    took part in the skips of subtests.
+    Attributes:
+        silent: True if a test of unittest ended without a result or before its end.
+        skipping: The code objects in the tracebacks of skipped subtests.
     """
 
     def __init__(self, item, stops):
@@ -302,18 +308,19 @@ class Verdict(object):
         return self
 
     def subtest_ended(self, excinfo):
-        """Record a subtest, whose report is made during the call; ``excinfo`` is what the subtest raised, or None."""
+        """Record the end of a subtest. ``excinfo`` is the pytest ``ExceptionInfo`` of the subtest, or None."""
         try:
             error = None if excinfo is None else excinfo.value
         except TypeError:
-            return  # pytest-subtests wraps an ExceptionInfo in another for a subtest of unittest, which ``stops`` has
+            # pytest-subtests nests two ExceptionInfo objects for a subtest of unittest. ``Stops`` records this subtest.
+            return
         if isinstance(error, _NOT_FAILED):
             self.skipping += codes_of(error.__traceback__)
 
     def close(self, excinfo):
         collected = getattr(self._item, "_excinfo", None) if self._unittest else None
         self.skipping += self._stops.skipped_subtests
-        # unittest announces no success of a test that skipped a subtest, and pytest reports the test as passed.
+        # unittest does not call addSuccess for a test with a skipped subtest, although pytest reports it as passed.
         succeeded = self._succeeded or bool(self._stops.skipped_subtests)
         ended = succeeded and self._stops.count == self._stopped_before
         self.silent = self._unittest and not (ended or collected or excinfo)

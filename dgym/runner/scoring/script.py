@@ -1,10 +1,16 @@
-"""Runs an evaluation script and reports the outcomes that a parser reads from its text.
+"""Runs an evaluation script and reports the outcomes that a parser finds in its output.
 
-The script and the code under test get neither the report's descriptor nor the token. This process holds both, and is
-not dumpable: another process of the same user may not trace it, nor open its memory or its descriptors. Code that comes
-with a row of a data set parses in a process of its own.
+The script and the code under test get neither the report descriptor nor the token. This process has both and is not
+dumpable. Other processes of the same user can therefore neither trace it nor open its memory and descriptors. Parser
+code from a row of a data set runs in a separate process.
+
+The parsers work as the harness of SWE-bench 5 does. A parser is a function that gets a text and returns a dict from the
+name of each test to PASSED, FAILED, SKIPPED, ERROR or XFAIL. The test lists of data sets were made with these rules, so
+the names and the quirks must not change. ``read_log`` finds the output of the tests in a text, and refuses a text that
+does not describe a complete run.
 """
 
+import re
 import ctypes
 import json
 import os
@@ -12,6 +18,216 @@ import subprocess
 import sys
 import tempfile
 import threading
+
+START = ">>>>> Start Test Output"
+END = ">>>>> End Test Output"
+EXIT_CODE = re.compile(r">>>>> Test Exit Code:\s*(-?\d+)")
+_FAULTS = (">>>>> Patch Apply Failed", ">>>>> Reset Failed", ">>>>> Tests Errored", ">>>>> Tests Timed Out")
+# A count of zero does not prove that tests ran: a test runner whose browser crashed still prints its summary.
+_SUITE_RAN = re.compile(
+    r"Executed [1-9]\d* of \d+"
+    r"|TOTAL: [1-9]\d* (?:SUCCESS|FAILED)"
+    r"|[1-9]\d* passing"
+    r"|Tests:\s+[1-9]\d*"
+    r"|Test Suites:\s+(?:\d+ \w+, )*[1-9]\d* total"
+    r"|^# tests [1-9]\d*"
+    r"|[1-9]\d* specs?, \d+ failures?"
+    r"|': ok$",
+    re.M,
+)
+_STATUSES = ("FAILED", "PASSED", "SKIPPED", "ERROR", "XFAIL")
+_COUNT = re.compile(r"^\[\d+\]$")
+_OPTION = re.compile(r"(.*?)\[(.*)\]")
+_COLOR = re.compile(r"\[(\d+)m")
+_CONTROL = dict.fromkeys(range(1, 32))
+
+
+def read_log(text, parse, marked=True):
+    """Parse the output of an evaluation script.
+
+    Args:
+        text: The output.
+        parse: The parser.
+        marked: True if the script prints the markers around the output of the tests.
+
+    Returns:
+        ``(outcomes, None)``, or ``({}, reason)`` if the text does not prove a complete run.
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    for fault in _FAULTS:
+        if fault in text:
+            return {}, "the script reports %r" % fault.lstrip("> ")
+    if marked and not (START in text and END in text):
+        return {}, "the script did not get to the tests, or not to their end"
+    outcomes = parse(text.split(START)[1].split(END)[0] if marked else text)
+    if not outcomes and marked:
+        # Standard output and standard error may arrive in another order than they were written.
+        outcomes = parse(text)
+    if not outcomes and not _SUITE_RAN.search(text):
+        return {}, "the text has no outcome of a test and no sign that a test ran"
+    status = EXIT_CODE.search(text)
+    if status and int(status.group(1)) != 0 and outcomes and not {"FAILED", "ERROR"}.intersection(outcomes.values()):
+        return {}, "the tests exited with status %s although the text reports no failure" % status.group(1)
+    return outcomes, None
+
+
+def _split(line):
+    """Returns the words of a line that begins with an outcome, and an empty list for any other line."""
+    if not line.startswith(_STATUSES):
+        return []
+    if line.startswith("FAILED"):
+        line = line.replace(" - ", " ")
+    words = line.split()
+    return [] if len(words) <= 1 or _is_summary(words) else words
+
+
+def _is_summary(words):
+    """Returns True for pytest's ``SKIPPED [3] path:line: reason``, which counts tests without their names."""
+    return words[0] == "SKIPPED" and bool(_COUNT.match(words[1]))
+
+
+def parse_pytest(text):
+    """Parse the summary of ``pytest -rA``."""
+    found = {}
+    for line in text.split("\n"):
+        words = _split(line)
+        if words:
+            found[words[1]] = words[0]
+    return found
+
+
+def parse_pytest_options(text):
+    """Like ``parse_pytest``. A parameter that is an absolute path is reduced to its last component."""
+    found = {}
+    for line in text.split("\n"):
+        words = _split(line)
+        if not words:
+            continue
+        name = words[1]
+        option = _OPTION.search(name)
+        if option:
+            main, value = option.groups()
+            if value.startswith("/") and not value.startswith("//") and "*" not in value:
+                value = "/" + value.split("/")[-1]
+            name = "%s[%s]" % (main, value)
+        found[name] = words[0]
+    return found
+
+
+def parse_pytest_v2(text):
+    """Like ``parse_pytest``, with colours, names that contain spaces, and lines that end with the outcome."""
+    found = {}
+    for line in text.split("\n"):
+        line = _COLOR.sub("", line).translate(_CONTROL)
+        if line.startswith(_STATUSES):
+            if line.startswith("FAILED"):
+                line = line.split(" - ", 1)[0]
+            words = line.split()
+            if len(words) >= 2 and not _is_summary(words):
+                found[" ".join(words[1:])] = words[0]
+        elif line.endswith(_STATUSES):
+            words = line.split()
+            if len(words) >= 2:
+                found[" ".join(words[:-1])] = words[-1]
+    return found
+
+
+def parse_matplotlib(text):
+    """Like ``parse_pytest``, with the members of ``MouseButton`` replaced by their numbers."""
+    return parse_pytest(text.replace("MouseButton.LEFT", "1").replace("MouseButton.RIGHT", "3"))
+
+
+def parse_seaborn(text):
+    """Parse pytest's output with the outcome before or after the name."""
+    found = {}
+    for line in text.split("\n"):
+        words = line.split()
+        if len(words) < 2:
+            continue
+        if line.startswith("FAILED"):
+            found[words[1]] = "FAILED"
+        elif " PASSED " in line:
+            if words[1] == "PASSED":
+                found[words[0]] = "PASSED"
+        elif line.startswith("PASSED"):
+            found[words[1]] = "PASSED"
+    return found
+
+
+def parse_sympy(text):
+    """Parse the output of SymPy's ``bin/test --verbose``."""
+    found = {}
+    for line in text.split("\n"):
+        for _, path, name, _ in re.findall(r"(_*) (.*)\.py:(.*) (_*)", line):
+            found["%s.py:%s" % (path, name)] = "FAILED"
+    for line in text.split("\n"):
+        line = line.strip()
+        if line.startswith("test_"):
+            for mark, outcome in ((" E", "ERROR"), (" F", "FAILED"), (" ok", "PASSED")):
+                if line.endswith(mark):
+                    found[line.split()[0]] = outcome
+    return found
+
+
+_DJANGO_TAIL = "--version is equivalent to version"
+_DJANGO_MIGRATION = "Applying sites.0002_alter_domain_unique...test_no_migrations"
+_DJANGO_BROKEN = tuple(
+    re.compile(pattern, re.M)
+    for pattern in (
+        r"^(.*?)\s\.\.\.\sTesting\ against\ Django\ installed\ in\ ((?s:.*?))\ silenced\)\.\nok$",
+        r"^(.*?)\s\.\.\.\sInternal\ Server\ Error:\ \/(.*)\/\nok$",
+        r"^(.*?)\s\.\.\.\sSystem check identified no issues \(0 silenced\)\nok$",
+    )
+)
+
+
+def parse_django(text):
+    """Parse the output of Django's ``runtests.py --verbosity 2``. A test with a description has it as its name."""
+    found = {}
+    before = None
+    for line in text.split("\n"):
+        line = line.strip()
+        if _DJANGO_TAIL in line:
+            found[_DJANGO_TAIL] = "PASSED"
+        if " ... " in line:
+            before = line.split(" ... ")[0]
+        line = _read_django_line(line, found)
+        if line.lstrip().startswith("ok") and before is not None:
+            # Other output was printed between the name and the outcome.
+            found[before] = "PASSED"
+    for pattern in _DJANGO_BROKEN:
+        for match in pattern.finditer(text):
+            found[match.group(1)] = "PASSED"
+    return found
+
+
+def _read_django_line(line, found):
+    for suffix in (" ... ok", " ... OK", " ...  OK"):
+        if line.endswith(suffix):
+            if line.startswith(_DJANGO_MIGRATION):
+                line = line.split("...", 1)[-1].strip()
+            found[line.rsplit(suffix, 1)[0]] = "PASSED"
+            break
+    if " ... skipped" in line:
+        found[line.split(" ... skipped")[0]] = "SKIPPED"
+    for suffix, prefix, outcome in ((" ... FAIL", "FAIL:", "FAILED"), (" ... ERROR", "ERROR:", "ERROR")):
+        if line.endswith(suffix):
+            found[line.split(suffix)[0]] = outcome
+        if line.startswith(prefix):
+            found[(line.split() + [""])[1]] = outcome
+    return line
+
+
+PARSERS = {
+    "pytest": parse_pytest,
+    "pytestOptions": parse_pytest_options,
+    "pytestV2": parse_pytest_v2,
+    "django": parse_django,
+    "seaborn": parse_seaborn,
+    "sympy": parse_sympy,
+    "matplotlib": parse_matplotlib,
+}
+
 
 LIMIT_BYTES = 64 * 1024 * 1024
 PARSING_SECONDS = 300
@@ -31,7 +247,7 @@ sys.stdout.write("\\n" + json.dumps({str(name): str(outcome) for name, outcome i
 
 
 def run(orders, write):
-    """Run the script of ``orders``, report each test and end the process."""
+    """Run the script of ``orders``, report each test and exit."""
     _hide()
     status, data, complete = _run_script(orders["script"])
     text = data.decode("utf-8", "replace")
@@ -48,7 +264,7 @@ def run(orders, write):
 
 
 def reported(outcome):
-    """The outcome as reports name it; one that no parser should give is an error."""
+    """Returns a parser's outcome in the form of the report; an unknown outcome becomes "error"."""
     return _OUTCOMES.get(outcome, "error")
 
 
@@ -60,8 +276,9 @@ def _hide():
 
 
 def _run_script(script):
-    """The exit status, what was printed, and whether that is all of it."""
-    # Unlinked, and closed in this process: bash reads the script while the code under test runs.
+    """Returns the exit status, the output, and True if the output is complete."""
+    # bash reads the script while the code under test runs. The file is therefore unlinked, and only bash keeps a
+    # descriptor of it, which is read-only.
     with tempfile.TemporaryFile() as file:
         file.write(script.encode("utf-8", "surrogateescape"))
         file.flush()
@@ -81,7 +298,7 @@ def _run_script(script):
     reader.daemon = True
     reader.start()
     status = process.wait()
-    # What the script left running may hold the pipe for ever; its words come too late.
+    # A process that the script left running may keep the pipe open. Its output after this time is ignored.
     reader.join(_AFTER_SECONDS)
     data = b"".join(list(pieces))
     return (128 - status if status < 0 else status), data[:LIMIT_BYTES], len(data) <= LIMIT_BYTES
@@ -102,9 +319,7 @@ def _read_output(stream, pieces):
 
 
 def _read(text, orders):
-    """``(outcomes, why not)``."""
-    from .logs import PARSERS, START, read_log
-
+    """Returns ``(outcomes, reason)`` as ``read_log`` does."""
     marked = START in orders["script"]
     if orders["parser"] != "code":
         return read_log(text, PARSERS[orders["parser"]], marked)

@@ -1,8 +1,8 @@
-"""Have the pytest of a shell line report, and notice when changed code ends a program of the line before its end.
+"""Adds the reporter to a pytest that a shell line starts, and reports if changed code ends a Python program early.
 
-``hook/sitecustomize.py`` calls this in every Python that the line starts, before anything of the workspace can be
-found. The status of a shell line is the shell's, so a program that leaves by ``os._exit(0)`` looks like one that found
-no fault.
+``hook/sitecustomize.py`` calls this module in every Python interpreter that the line starts, before code of the
+workspace can be imported. The shell's exit status does not distinguish a program that calls ``os._exit(0)`` from a
+program that succeeds.
 """
 
 import json
@@ -15,7 +15,7 @@ _PLUGIN = "dgym_shell_plugin"
 
 
 def enter_interpreter(load):
-    """As an interpreter starts; ``load(name)`` imports a module of the runner, at any later time too."""
+    """Called when an interpreter starts. ``load(name)`` imports a module of the runner and can also be called later."""
     _add_plugin(load)
     orders = _orders()
     if orders is not None:
@@ -26,7 +26,7 @@ def enter_interpreter(load):
 
 
 def _orders():
-    """The orders of the shell line; None in a program that does not belong to it, or if no code has changed."""
+    """Returns the orders of the shell line, or None if they are not available or if no file has changed."""
     try:
         descriptor = int(os.environ[_ORDERS])
         report = int(os.environ[_REPORT])
@@ -38,10 +38,10 @@ def _orders():
 
 
 def _watch(orders, load):
-    """Replace the functions that end this program by ones that report it when changed code calls them."""
+    """Replace the functions that end this program by wrappers that report calls from changed code."""
     owner = os.getpid()
     report = load("descriptors").duplicate_high(int(os.environ[_REPORT]))
-    write = load("scoring.wrapper").open_writer(report, orders["token"])
+    write = load("scoring.stages").open_writer(report, orders["token"])
     changed = frozenset(os.path.realpath(os.path.join(orders["workspace"], path)) for path in orders["changed"])
     posix = sys.modules[os.name]
 
@@ -62,7 +62,7 @@ def _watch(orders, load):
 
 
 def _untrusted_caller(changed):
-    """The changed file that calls, or "an exit handler" when no code does; None for any other file."""
+    """Returns the name of the changed file that contains the caller, "an exit handler" without a caller, else None."""
     frame = sys._getframe(1)
     while frame is not None and (frame.f_globals is globals() or frame.f_globals is vars(os)):
         frame = frame.f_back
@@ -76,8 +76,8 @@ def _untrusted_caller(changed):
 
 
 def _add_plugin(load):
-    """Have a pytest of this interpreter load a plugin that reports."""
-    # The docstring asks pytest not to touch a module that is imported before pytest is.
+    """Make a pytest in this interpreter load a plugin that registers the reporter."""
+    # The marker in the docstring prevents a warning of pytest, which cannot rewrite an already imported module.
     plugin = type(sys)(_PLUGIN, "PYTEST_DONT_REWRITE")
     plugin.__file__ = __file__
 
@@ -94,7 +94,7 @@ def _add_plugin(load):
 def _report(manager, load):
     """Register the reporter in this pytest.
 
-    Its variables leave the environment, since a pytest that a test starts must not report.
+    Its variables are removed from the environment, because a pytest that a test starts must not report.
     """
     descriptors = os.environ.pop(_ORDERS, None), os.environ.pop(_REPORT, None)
     words = os.environ.pop("PYTEST_ADDOPTS", "").replace("-p " + _PLUGIN, "").strip()
@@ -102,13 +102,13 @@ def _report(manager, load):
         os.environ["PYTEST_ADDOPTS"] = words
     if None in descriptors:
         return
-    wrapper = load("scoring.wrapper")
+    stages = load("scoring.stages")
     try:
-        orders = wrapper.read_orders(int(descriptors[0]))
+        orders = stages.read_orders(int(descriptors[0]))
         os.close(int(descriptors[0]))
         report = load("descriptors").move_high(int(descriptors[1]))
     except OSError:
         return
-    reporter = load("scoring.report").make_reporter(orders, wrapper.open_writer(report, orders.pop("token")))
+    reporter = load("scoring.report").make_reporter(orders, stages.open_writer(report, orders.pop("token")))
     reporter.watch()
     manager.register(reporter, "dgym-" + os.urandom(6).hex())

@@ -1,8 +1,8 @@
-"""Runs the program in this process, under the entrypoint's own interpreter, and reports whether it went to its end.
+"""Runs the program in this process, under the entrypoint's own interpreter, and reports its exit status.
 
 pytest runs with the reporting plugin, as ``python -m pytest`` or ``pytest`` would. A script or a module runs as
-``__main__``. Its exit status says little when code may call ``os._exit(0)`` or ``sys.exit(0)`` on import: the status
-counts only when the program's own code or the library asked for it, not a file that the agent changed.
+``__main__``. Code may call ``os._exit(0)`` or ``sys.exit(0)`` on import, so an exit status of 0 does not prove success.
+The status does not count if a file that the agent changed, other than the program itself, ended the program.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from dgym_runner.frames import call_from
 
 
 def run(orders, write, loaded):
-    """Run what ``orders`` name; ends the process. ``loaded`` are the modules that the interpreter began with."""
+    """Run the program of ``orders`` and exit. ``loaded`` has the names of the modules that the interpreter loads."""
     if orders["launch"]["is_pytest"]:
         _run_pytest(orders, write)
     else:
@@ -47,7 +47,7 @@ def _pytest_arguments(orders):
 
 
 def _import_pytest(launch):
-    """Import pytest from where it is installed, and only then let the workspace be found."""
+    """Import the installed pytest, and add the workspace to ``sys.path`` afterwards."""
     first = main_program.first_entry(launch["kind"], launch["target"])
     try:
         import pytest
@@ -62,7 +62,10 @@ def _import_pytest(launch):
 
 
 def _import_early():
-    """Import what pytest's own plugins need of the library: the workspace's code must not run before it is watched."""
+    """Import the modules of the standard library that pytest's plugins need.
+
+    A module of the workspace with the same name would run before it is observed.
+    """
     for name in ("difflib", "unittest", "xml.etree.ElementTree"):
         try:
             importlib.import_module(name)
@@ -98,7 +101,7 @@ def _run_program(orders, write, loaded):
         try:
             _call_alone(function, *arguments)
         finally:
-            # The program's trace function must not see what runs from here on.
+            # The program's trace function must not trace the code of the runner below.
             tracing = gettrace()
             settrace(None)
             setprofile(None)
@@ -120,21 +123,21 @@ def _run_program(orders, write, loaded):
 
 
 def _call_alone(function, *arguments):
-    """The result of the function, with the runner's frames taken out of its stack where that is possible."""
+    """Returns the function's result. The runner's frames are removed from its stack if possible."""
     if gettrace() is None and getprofile() is None:
         return call_from(None, function, *arguments)
     return function(*arguments)
 
 
 def _exit_status(code):
-    """The status with which the interpreter ends after ``SystemExit(code)``; it prints what is not a number."""
+    """Returns the exit status of the interpreter after ``SystemExit(code)``; 1 for a message."""
     if code is None:
         return 0
     return int(code) & 0xFF if isinstance(code, int) else 1
 
 
 def _abnormal_end(traceback, target, changed):
-    """A sentence when a changed file other than the program itself ended it; None when the end is normal."""
+    """Returns a sentence if a changed file other than the program itself ended the program, else None."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     path = os.path.realpath(traceback.tb_frame.f_code.co_filename) if traceback is not None else ""
@@ -144,7 +147,7 @@ def _abnormal_end(traceback, target, changed):
 
 
 def _show_traceback(error):
-    """Print an exception as the interpreter does, without the frames of the runner."""
+    """Print an exception like the interpreter, without the frames of the runner."""
     traceback = error.__traceback__
     ours = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     while traceback is not None and os.path.realpath(traceback.tb_frame.f_code.co_filename).startswith(ours):

@@ -1,17 +1,16 @@
-"""Sandboxes in docker or podman containers, started from the task's own image or dgym's."""
+"""Sandboxes in docker or podman containers, with the task's image or dgym's default image."""
 
-from dgym.sandbox.container.command import LABEL
-from dgym.sandbox.container.engine import DEFAULT_IMAGE, ORDER, Answer, Engine, call, ensure_image, find_engine
-from dgym.sandbox.container.process import remove_abandoned_containers, remove_unused_locks
-from dgym.sandbox.container.provider import ContainerProvider, choose_engine
+from dgym.sandbox.container._engine import DEFAULT_IMAGE, ORDER, Engine, EngineOutput, call, ensure_image, find_engine
+from dgym.sandbox.container._process import LABEL, remove_abandoned_containers, remove_unused_locks
+from dgym.sandbox.container._provider import ContainerProvider, choose_engine
 
 __all__ = [
     "DEFAULT_IMAGE",
     "LABEL",
     "ORDER",
-    "Answer",
     "ContainerProvider",
     "Engine",
+    "EngineOutput",
     "call",
     "choose_engine",
     "ensure_image",

@@ -1,15 +1,16 @@
 """Sandboxes on this machine: under bubblewrap or, on request, as plain processes.
 
-Both start the runner that pods run, under the task's interpreter or a virtual environment made for its requirements.
+Both start the same runner as a pod. Its interpreter is the task's interpreter, or that of a virtual environment which
+is created for the task's requirements.
 """
 
-from dgym.sandbox.cache import cache_directory
-from dgym.sandbox.local.bubblewrap import bubblewrap_problem, bubblewrap_works, check_workspace
-from dgym.sandbox.local.environments import ensure_environment, installer_environment, requirement_name
-from dgym.sandbox.local.installation import InstalledProject, ProjectRequest, install_project, names_version
-from dgym.sandbox.local.interpreter import Interpreter, find_version, inspect_interpreter, resolve_python
-from dgym.sandbox.local.provider import LocalProvider, remove_leftovers
-from dgym.sandbox.local.resolving import Pinned, known_pins, pin_requirements
+from dgym.sandbox._cache import cache_directory
+from dgym.sandbox.local._bubblewrap import bubblewrap_problem, bubblewrap_works, check_workspace
+from dgym.sandbox.local._environments import ensure_environment, installer_environment, pip_for, requirement_name
+from dgym.sandbox.local._installation import InstalledProject, ProjectRequest, install_project, names_version
+from dgym.sandbox.local._interpreter import Interpreter, find_version, inspect_interpreter, resolve_python
+from dgym.sandbox.local._provider import LocalProvider, remove_leftovers
+from dgym.sandbox.local._resolving import Pinned, known_pins, pin_requirements
 
 __all__ = [
     "InstalledProject",
@@ -29,6 +30,7 @@ __all__ = [
     "known_pins",
     "names_version",
     "pin_requirements",
+    "pip_for",
     "remove_leftovers",
     "requirement_name",
     "resolve_python",

@@ -3,7 +3,7 @@
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const steps = () => all(".step");
 
-  // Steps: the current one is that of the address, else the uppermost in view.
+  // Steps: the current step is marked, or the target of the URL, or else the first visible step.
   function current() {
     const marked = document.querySelector(".step.now") || document.querySelector(".step:target");
     if (marked) return marked;
@@ -38,7 +38,7 @@
     const open = list.some((each) => !each.open);
     list.forEach((each) => { each.open = open; });
   }
-  // Requests: each message is in the page once, and its text is shown where it is opened.
+  // Requests: the page contains each message once. Its text is copied to the place where it is opened.
   function opened(event) {
     const details = event.target;
     if (!details.open) return;
@@ -97,10 +97,10 @@
   document.getElementById("keys-button").addEventListener("click", () => dialog.showModal());
   addEventListener("hashchange", () => all(".step.now").forEach((step) => step.classList.remove("now")));
   all(".filters select").forEach((box) => box.addEventListener("change", () => box.form.requestSubmit()));
-  // From now on the page takes keys: who presses them by a program waits for this.
+  // The page handles keys from here on. Browser tests wait for this attribute.
   document.documentElement.dataset.ready = "";
 
-  // Live pages: the page is asked for again, and what is new in it replaces what is shown.
+  // Live pages: request the page again, and replace the parts that have changed.
   if (!("live" in document.body.dataset)) return;
   const status = document.getElementById("live");
   let tag = "", pause = 1500;

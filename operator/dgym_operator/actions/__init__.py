@@ -1,21 +1,16 @@
-"""Plans applied: the only code that writes to the API server."""
+"""Applies plans. Only this package writes to the API server."""
 
-from dgym_operator.actions.claims import PoolClaims
-from dgym_operator.actions.drivers import DriverSecrets
-from dgym_operator.actions.episodes import EpisodeExecutor
-from dgym_operator.actions.episodesets import SetExecutor
-from dgym_operator.actions.networkpolicy import NetworkPolicies
-from dgym_operator.actions.permissions import with_step_limit
-from dgym_operator.actions.pods import PodMaker
-from dgym_operator.actions.pools import PoolExecutor
-from dgym_operator.actions.reader import ApiReader, Unmet
-from dgym_operator.actions.secrets import KeyUnusable, ensure_secrets, key_id, read_key
-from dgym_operator.actions.setpools import SetPools
-from dgym_operator.actions.writes import NotLeading, ProgressBudget, Writes, episode_patch
+from dgym_operator.actions._episodes import EpisodeExecutor
+from dgym_operator.actions._episodesets import SetExecutor
+from dgym_operator.actions._networkpolicy import NetworkPolicies
+from dgym_operator.actions._pods import PodMaker, PoolClaims, PoolExecutor
+from dgym_operator.actions._reader import ApiReader, Unmet
+from dgym_operator.actions._refusals import with_step_limit
+from dgym_operator.actions._secrets import KeyUnusable, ensure_secrets, key_id, read_key
+from dgym_operator.actions._writes import NotLeading, ProgressBudget, Writes, episode_patch
 
 __all__ = [
     "ApiReader",
-    "DriverSecrets",
     "EpisodeExecutor",
     "KeyUnusable",
     "NetworkPolicies",
@@ -25,7 +20,6 @@ __all__ = [
     "PoolExecutor",
     "ProgressBudget",
     "SetExecutor",
-    "SetPools",
     "Unmet",
     "Writes",
     "ensure_secrets",

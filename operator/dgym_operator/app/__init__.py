@@ -1,7 +1,7 @@
-"""The operator process: informers and event handlers on every replica, workers on the leader, health and metrics."""
+"""The operator process. Every replica runs informers, event handlers, health and metrics. The leader runs workers."""
 
-from dgym_operator.app.metrics import Metrics
-from dgym_operator.app.operator import Operator
-from dgym_operator.app.present import CATALOGUE, Snapshot
+from dgym_operator.app._metrics import Metrics
+from dgym_operator.app._operator import Operator
+from dgym_operator.app._present import CATALOGUE, Snapshot
 
 __all__ = ["CATALOGUE", "Metrics", "Operator", "Snapshot"]

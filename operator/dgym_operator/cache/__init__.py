@@ -1,8 +1,7 @@
-"""Observed state: watched objects in indexed stores, the agents' reports, and what the API server does not show."""
+"""Observed state: watched objects in indexed stores, reports of agent pods, and state that the API server lacks."""
 
-from dgym_operator.cache.agents import Agent, Agents
-from dgym_operator.cache.cache import Cache
-from dgym_operator.cache.informers import Informers
-from dgym_operator.cache.memory import Memory
+from dgym_operator.cache._agent_pods import AgentPod, AgentPods
+from dgym_operator.cache._cache import Cache, Memory
+from dgym_operator.cache._informers import Informers
 
-__all__ = ["Agent", "Agents", "Cache", "Informers", "Memory"]
+__all__ = ["AgentPod", "AgentPods", "Cache", "Informers", "Memory"]

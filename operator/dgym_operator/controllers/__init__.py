@@ -1,15 +1,15 @@
-"""What ought to be done about Episodes and EpisodeSets, decided from observed state.
+"""Decisions about Episodes, EpisodeSets and SandboxPools.
 
-Pure: no client, no clock, no random, no environment. A decision takes an input and the time, and returns a plan of
-actions; ``dgym_operator.actions`` applies it.
+Decisions are pure functions: they use no client, clock, random source or environment variable. Each takes an input
+(the observed state) and the current time, and returns a plan of actions. ``dgym_operator.actions`` applies the plan.
 """
 
-from dgym_operator.controllers.conditions import EPOCH, find, is_outdated, is_true, set_with_readiness, with_derived
-from dgym_operator.controllers.inputs import (
+from dgym_operator.controllers._conditions import EPOCH, find, is_outdated, is_true, set_with_readiness, with_derived
+from dgym_operator.controllers._inputs import (
     MODEL,
     SIDECAR_PORT,
     STORE,
-    AgentView,
+    AgentPodView,
     EpisodeInput,
     EpisodeSetInput,
     FrozenTasks,
@@ -23,7 +23,7 @@ from dgym_operator.controllers.inputs import (
     current_attempt,
     sidecar_url,
 )
-from dgym_operator.controllers.plan import (
+from dgym_operator.controllers._plan import (
     Action,
     BindSidecar,
     CallSidecar,
@@ -55,7 +55,7 @@ __all__ = [
     "SIDECAR_PORT",
     "STORE",
     "Action",
-    "AgentView",
+    "AgentPodView",
     "BindSidecar",
     "CallSidecar",
     "CreateDriverSecret",

@@ -1,7 +1,7 @@
-"""The plan for a SandboxPool: how many pods it keeps ready, and which of them it replaces.
+"""The plan for a SandboxPool: how many pods it keeps ready, and which pods it replaces.
 
-A pod serves one attempt: a claimed pod does not return to its pool. An unclaimed pod is replaced once its template hash
-is out of date, it has failed, or its ``ttlSeconds`` are over.
+A pod serves one attempt. A claimed pod does not return to its pool. An unclaimed pod is replaced when its template hash
+is out of date, when it has failed, or when its ``ttlSeconds`` are over.
 """
 
 from collections.abc import Iterator
@@ -10,21 +10,21 @@ from datetime import datetime, timedelta
 import msgspec
 
 from dgym.api import SandboxPoolStatus
-from dgym_operator.controllers.conditions import fit, observed_generation, with_readiness
+from dgym_operator.controllers._conditions import fit, observed_generation, with_readiness
+from dgym_operator.controllers._inputs import Policy, SandboxPoolInput, backoff
+from dgym_operator.controllers._plan import Action, CreatePooledPod, DeletePod, PatchPoolStatus, Plan
 from dgym_operator.controllers.episode import created, slow_at, start_failure, waiting_cause
-from dgym_operator.controllers.inputs import Policy, SandboxPoolInput, backoff
-from dgym_operator.controllers.plan import Action, CreatePooledPod, DeletePod, PatchPoolStatus, Plan
 from dgym_operator.objects import Pod
 
 _START_SECONDS = 10.0
-"""The start of a pod, until one of the pool's pods is ready."""
+"""Assumed start-up time of a pod until one of the pool's pods is ready."""
 _LONGEST_START_SECONDS = 120.0
 RESYNC_SECONDS = 60.0
-"""Between two decisions about a pool without a change: its template may have changed."""
+"""Longest interval between two decisions about a pool. Its template may change without an event on the pool."""
 
 
 def decide_pool(view: SandboxPoolInput, now: datetime) -> Plan:
-    """Create missing pods, delete those that are of no use, and write the pool's status."""
+    """Return the plan: create missing pods, delete pods that cannot be used, and write the pool's status."""
     if view.pool.metadata.deletion_timestamp is not None:
         return Plan()
     dropped = [pod for pod in view.pods if has_failed(pod, view.policy, now) or not _is_useful(view, pod, now)]
@@ -38,7 +38,7 @@ def decide_pool(view: SandboxPoolInput, now: datetime) -> Plan:
         missing = min(wanted - len(kept), view.policy.pool_creates_per_round)
         creations = (CreatePooledPod(),) * max(0, missing)
     if view.template_hash and len(kept) >= wanted:
-        view = msgspec.structs.replace(view, refused="")  # No pod is missing: the last refusal is over.
+        view = msgspec.structs.replace(view, refused="")  # No pod is missing, so the last refusal no longer applies.
     status = _status(view, [pod for pod in kept if pod not in surplus], now)
     changed = (PatchPoolStatus(status=status),) if status != view.pool.status else ()
     seconds = min((each for each in _waits(view, kept, due, now)), default=RESYNC_SECONDS)
@@ -46,7 +46,7 @@ def decide_pool(view: SandboxPoolInput, now: datetime) -> Plan:
 
 
 def has_failed(pod: Pod, policy: Policy, now: datetime) -> bool:
-    """Whether the pod has ended, or cannot start, or has not started in time."""
+    """True if the pod has terminated, cannot start, or did not start in time."""
     if pod.metadata.deletion_timestamp is not None:
         return False
     ended = any(pod.terminated(name) is not None for name in ("sandbox", "verifier", "sidecar"))
@@ -54,7 +54,7 @@ def has_failed(pod: Pod, policy: Policy, now: datetime) -> bool:
 
 
 def _is_late(pod: Pod, policy: Policy, now: datetime) -> bool:
-    """Whether the pod should be ready by now; one that a gate holds waits as long as its queue wants."""
+    """True if the pod should be ready by now. A pod with a scheduling gate has no time limit."""
     cause = waiting_cause(pod)
     if pod.ready or (cause is not None and cause.gated):
         return False
@@ -62,7 +62,6 @@ def _is_late(pod: Pod, policy: Policy, now: datetime) -> bool:
 
 
 def _is_useful(view: SandboxPoolInput, pod: Pod, now: datetime) -> bool:
-    """Whether the pod has the pool's template hash, and its ``ttlSeconds`` are not over."""
     expired = now >= created(pod) + timedelta(seconds=view.pool.spec.ttl_seconds)
     same = not view.template_hash or pod.metadata.annotations.template_hash == view.template_hash
     return same and not expired
@@ -74,10 +73,10 @@ def _most(view: SandboxPoolInput) -> int:
 
 
 def _wanted(view: SandboxPoolInput, kept: list[Pod], now: datetime) -> int:
-    """``minIdle``, or as many as episodes asked for in the time in which a pod starts.
+    """Return the number of pods to keep: ``minIdle``, or if it is higher the demand during one pod's start-up time.
 
-    After misses at most twice as many as were claimed: where a set begins hundreds of episodes at once and fewer
-    afterwards, hundreds of idle pods would come too late, and stay.
+    Misses raise the demand to at most twice the number of claims. A set may start hundreds of episodes at once and
+    fewer afterwards: hundreds of new pods would be ready too late, and then stay idle.
     """
     window = timedelta(seconds=start_seconds(kept))
     claimed, missed = (sum(now - each < window for each in times) for times in (view.claims, view.misses))
@@ -86,7 +85,7 @@ def _wanted(view: SandboxPoolInput, kept: list[Pod], now: datetime) -> int:
 
 
 def start_seconds(pods: list[Pod]) -> float:
-    """The longest start of these pods, as observed."""
+    """Return the longest observed start-up time of these pods in seconds, between 1 and 120; 10 if none is ready."""
     starts = [
         (ready.last_transition_time - created(pod)).total_seconds()
         for pod in pods
@@ -102,7 +101,7 @@ def _deletions(pods: list[Pod]) -> Iterator[DeletePod]:
 
 
 def _next_try(view: SandboxPoolInput) -> datetime | None:
-    """When the next pod may be created after failures; None: at once."""
+    """Return when the next pod may be created after failures, or None if there is no back-off."""
     if view.failed_at is None or not view.failures:
         return None
     policy = view.policy
@@ -152,7 +151,7 @@ def _reason(view: SandboxPoolInput, kept: list[Pod], idle: int) -> tuple[str, st
 
 
 def _waits(view: SandboxPoolInput, kept: list[Pod], due: datetime | None, now: datetime) -> Iterator[float]:
-    """Seconds until something is due."""
+    """Yield the seconds until each pod's time to live ends, and until the end of the back-off."""
     ttl = timedelta(seconds=view.pool.spec.ttl_seconds)
     moments = [created(pod) + ttl for pod in kept]
     for moment in (*moments, due) if due is not None and due > now else moments:

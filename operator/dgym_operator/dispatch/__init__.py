@@ -1,7 +1,7 @@
-"""Slots and agents: admission of episodes, delivery of assignments, the polling of agents."""
+"""Dispatch of episodes to agent pods: admission to slots, delivery of assignments, and polling of agent pods."""
 
-from dgym_operator.dispatch.delivery import Deliveries
-from dgym_operator.dispatch.dispatcher import Dispatcher, candidate_of, pending_pod
-from dgym_operator.dispatch.polling import AgentPoller
+from dgym_operator.dispatch._admission import Candidate
+from dgym_operator.dispatch._delivery import AgentPodPoller, Deliveries
+from dgym_operator.dispatch._dispatcher import Dispatcher, candidate_of, pending_pod
 
-__all__ = ["AgentPoller", "Deliveries", "Dispatcher", "candidate_of", "pending_pod"]
+__all__ = ["AgentPodPoller", "Candidate", "Deliveries", "Dispatcher", "candidate_of", "pending_pod"]

@@ -1,21 +1,13 @@
-"""From an episode to the manifest of its pod, by Jinja templates that administrators may add to."""
+"""Renders the manifests of sandbox pods from Jinja templates. Administrators may add templates."""
 
-from dgym_operator.render.context import (
-    PodContext,
-    TemplateError,
-    label_value,
-    sandbox_resources,
-    token_digests,
-)
-from dgym_operator.render.preview import check_templates, render_command
-from dgym_operator.render.renderer import Renderer
+from dgym_operator.render._context import PodContext, TemplateError, sandbox_resources, token_digests
+from dgym_operator.render._renderer import Renderer, check_templates, render_command
 
 __all__ = [
     "PodContext",
     "Renderer",
     "TemplateError",
     "check_templates",
-    "label_value",
     "render_command",
     "sandbox_resources",
     "token_digests",

@@ -1,15 +1,15 @@
-"""The controller of Episodes: one pod for each attempt, one agent for each pod, and the end of both."""
+"""The controller of Episodes. Each attempt has one sandbox pod, which is assigned to one agent pod at a time."""
 
-from dgym_operator.controllers.episode.assignment import (
-    AgentRequest,
-    agent_request,
+from dgym_operator.controllers.episode._assignment import (
+    AgentPodRequest,
+    agent_pod_request,
     assigned_events,
     assigned_status,
     retry_at,
 )
-from dgym_operator.controllers.episode.clocks import pod_deadline_seconds, remaining_seconds
-from dgym_operator.controllers.episode.controller import decide, still_wants
-from dgym_operator.controllers.episode.pods import (
+from dgym_operator.controllers.episode._clocks import pod_deadline_seconds, remaining_seconds
+from dgym_operator.controllers.episode._controller import decide, still_wants
+from dgym_operator.controllers.episode._ending import (
     Cause,
     created,
     has_image,
@@ -21,9 +21,9 @@ from dgym_operator.controllers.episode.pods import (
 )
 
 __all__ = [
-    "AgentRequest",
+    "AgentPodRequest",
     "Cause",
-    "agent_request",
+    "agent_pod_request",
     "assigned_events",
     "assigned_status",
     "created",

@@ -1,7 +1,7 @@
-"""The controller of EpisodeSets: a frozen list of tasks, the Episodes made for it, and their counts."""
+"""The controller of EpisodeSets: it freezes a list of tasks, creates an Episode for each index and counts outcomes."""
 
-from dgym_operator.controllers.children import Children, Indexes, child_index, is_counted
-from dgym_operator.controllers.episodeset.controller import (
+from dgym_operator.controllers._children import Children, Indexes, child_index, is_counted
+from dgym_operator.controllers.episodeset._controller import (
     child_manifest,
     decide_set,
     decode_tasks,

@@ -1,0 +1,253 @@
+"""Applies the plans for Episodes. Only this module writes Episodes, their pods and their Secrets.
+
+Actions are applied in order. The rest of the plan is not applied after an action that failed or was deferred. The
+answer to every write is put into the cache, so that the next decision sees it.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import msgspec
+
+from dgym.api import ConditionType
+from dgym.kube import EPISODES, PODS, Client, EventRecorder, NotFound, Priority
+from dgym.logs import fields
+from dgym.wire import EndReason, calls
+from dgym.wire.http import BindRequest
+from dgym_operator.actions._pods import Gone, PodMaker
+from dgym_operator.actions._reader import ApiReader, Unmet
+from dgym_operator.actions._secrets import create_driver_secret
+from dgym_operator.actions._writes import NotLeading, ProgressBudget, Writes, episode_patch
+from dgym_operator.cache import Cache
+from dgym_operator.calls import SidecarCall, SidecarCalls
+from dgym_operator.controllers import (
+    Action,
+    BindSidecar,
+    CallSidecar,
+    CreateDriverSecret,
+    CreateFailure,
+    CreatePod,
+    DeleteEpisode,
+    DeletePod,
+    Emit,
+    LookUpPod,
+    PatchStatus,
+    Plan,
+    is_true,
+)
+from dgym_operator.controllers.episode import pod_deadline_seconds, still_wants
+from dgym_operator.objects import EpisodeView, Pod
+from dgym_operator.pod_identity import pool_identity
+from dgym_operator.render import token_digests
+
+_log = logging.getLogger(__name__)
+DEFER_SECONDS = 2.0
+_BLOCKED_SECONDS = 1.0
+_LONGEST_BLOCKED = timedelta(seconds=120)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class EpisodeExecutor:
+    """Writes Episodes, their pods and Secrets."""
+
+    cache: Cache
+    client: Client
+    writes: Writes
+    reader: ApiReader
+    pods: PodMaker
+    sidecars: SidecarCalls
+    events: EventRecorder
+    progress: ProgressBudget
+    quota_refused: Callable[[str, str], None]
+    """Called with the namespace and the API server's message."""
+    pod_created: Callable[[str], None]
+
+    async def apply(self, episode: EpisodeView, plan: Plan) -> float | None:
+        """Apply the plan.
+
+        Returns:
+            Seconds after which to requeue. None: on the next change.
+
+        Raises:
+            ApiError: An action failed. Later actions were not applied.
+            NotLeading: This replica is no longer the leader. Later actions were not applied.
+        """
+        for action in plan.actions:
+            wait, episode = await self._act(episode, action)
+            if wait is not None:
+                # The action was deferred or the view is old. Later actions may depend on it, so they are not applied.
+                return wait if plan.requeue_after is None else min(plan.requeue_after, wait)
+        return plan.requeue_after
+
+    async def _act(self, episode: EpisodeView, action: Action) -> tuple[float | None, EpisodeView]:
+        match action:
+            case PatchStatus():
+                return await self._patch(episode, action)
+            case CreatePod():
+                return await self._create_pod(episode, action), episode
+            case DeletePod():
+                key = (episode.metadata.namespace, action.name)
+                last = self._as_deleted
+                await self.writes.delete(PODS, self.cache.pods, key, action.uid, decode=Pod, last=last)
+            case LookUpPod():
+                return await self._look_up(episode, action), episode
+            case DeleteEpisode():
+                await self.writes.delete(EPISODES, self.cache.episodes, episode.key, action.uid, decode=EpisodeView)
+            case CallSidecar():
+                self._call_sidecar(episode, action)
+            case BindSidecar():
+                self._bind(episode, action)
+            case CreateDriverSecret():
+                await self._create_driver_secret(episode, action)
+            case Emit():
+                self.events.record(EPISODES, episode, type=action.type, reason=action.reason, message=action.message)
+            case _:
+                raise TypeError(f"not an action on an Episode: {action!r}")
+        return None, episode
+
+    def _as_deleted(self, pod: Pod) -> Pod:
+        """Return the pod with a deletion timestamp. The watch delivers its end and its termination message later."""
+        if pod.metadata.deletion_timestamp is not None:
+            return pod
+        metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp=self.cache.clock.now())
+        return msgspec.structs.replace(pod, metadata=metadata)
+
+    async def _patch(self, episode: EpisodeView, action: PatchStatus) -> tuple[float | None, EpisodeView]:
+        metadata = episode.metadata
+        patch = episode_patch(episode, action.status, self.cache.clock.now())
+        if patch is None:
+            return None, episode
+        if action.progress and not self.progress.allows():
+            return DEFER_SECONDS + self.progress.until_turn(), episode
+        try:
+            written = await self.writes.patch_status(
+                EPISODES,
+                metadata.name,
+                patch,
+                decode=EpisodeView,
+                namespace=metadata.namespace,
+                priority=_priority(action),
+            )
+        except NotLeading:
+            raise
+        except BaseException:
+            self.cache.memory.failed_write_at = self.cache.clock.monotonic()
+            raise
+        self.cache.memory.record_written(written)
+        self.cache.episodes.assume(written)
+        _log.info(
+            "wrote the status",
+            extra=fields(
+                namespace=metadata.namespace,
+                episode=metadata.name,
+                attempt=written.status.attempt,
+                reason=written.status.reason,
+            ),
+        )
+        return None, written
+
+    async def _create_pod(self, episode: EpisodeView, action: CreatePod) -> float | None:
+        metadata, uid = episode.metadata, episode.metadata.uid
+        about = {
+            "namespace": metadata.namespace,
+            "episode": metadata.name,
+            "attempt": action.attempt,
+            "pod": action.name,
+        }
+        if self._is_blocked(episode, action.name):
+            return _BLOCKED_SECONDS
+        try:
+            read, full = await self.reader.episode(episode)
+            if not still_wants(read, uid, action.attempt):
+                return DEFER_SECONDS  # The view is old. The watch will deliver the new Episode.
+            seconds = pod_deadline_seconds(episode, self.cache.task_state(episode), self.cache.policy)
+            pod = await self.pods.create(full, name=action.name, attempt=action.attempt, deadline_seconds=seconds)
+        except (NotFound, Gone):
+            _log.info("the pod is not needed any more", extra=fields(**about))
+            return None
+        except Unmet as error:
+            failure = CreateFailure(
+                reason=error.reason.value,
+                message=error.message,
+                since=self.cache.clock.now(),
+                passes=error.passes,
+                retry_after=error.retry_after or 0.0,
+                full=error.reason is EndReason.QUOTA_EXCEEDED,
+            )
+            self.cache.memory.record_failure(uid, action.attempt, failure)
+            if failure.full:
+                self.quota_refused(metadata.namespace, error.message)
+            _log.info(
+                "the pod could not be created: %s",
+                error,
+                extra=fields(**about, reason=error.reason.value),
+            )
+            return 0.0
+        self.cache.memory.record_created(uid, action.attempt, pod)
+        self.cache.pods.assume(pod)
+        self.pod_created(metadata.namespace)
+        _log.info("created the pod", extra=fields(**about))
+        return None
+
+    def _call_sidecar(self, episode: EpisodeView, action: CallSidecar) -> None:
+        self.sidecars.request(SidecarCall(action.call, action.url, episode.metadata.uid, action.attempt, action.body))
+
+    def _bind(self, episode: EpisodeView, action: BindSidecar) -> None:
+        metadata = episode.metadata
+        digests = token_digests(self.pods.key, episode_uid=metadata.uid, attempt=action.attempt)
+        body = BindRequest(
+            episode=f"{metadata.namespace}/{metadata.name}",
+            episode_uid=metadata.uid,
+            attempt=action.attempt,
+            prepare_sha256=digests["prepare"],
+            drive_sha256=digests["drive"],
+            operate_sha256=digests["operate"],
+        )
+        identity = pool_identity(metadata.namespace, action.pod_name)
+        call = SidecarCall(calls.BIND, action.url, metadata.uid, action.attempt, body, identity)
+        self.sidecars.request(call)
+
+    async def _create_driver_secret(self, episode: EpisodeView, action: CreateDriverSecret) -> None:
+        uid = episode.metadata.uid
+        if self.cache.memory.drivers.get(uid) == action.attempt:
+            return
+        name = await create_driver_secret(self.writes, self.pods.key, episode, action)
+        self.cache.memory.drivers[uid] = action.attempt
+        if name is not None:
+            message = f"the episode can be driven: Secret {name} has the address and the token"
+            self.events.record(EPISODES, episode, type="Normal", reason="DriverReady", message=message)
+
+    def _is_blocked(self, episode: EpisodeView, name: str) -> bool:
+        """True if a pod of a deleted Episode with the same name has this name, and will soon be garbage-collected.
+
+        After two minutes it is treated as any other existing pod with this name.
+        """
+        metadata = episode.metadata
+        pod = self.cache.pods.get((metadata.namespace, name))
+        owner = pod.metadata.controller if pod is not None else None
+        if owner is None or (owner.kind, owner.name) != ("Episode", metadata.name) or owner.uid == metadata.uid:
+            return False
+        now = self.cache.clock.now()
+        return now - self.cache.memory.blocked.setdefault(metadata.uid, now) < _LONGEST_BLOCKED
+
+    async def _look_up(self, episode: EpisodeView, action: LookUpPod) -> float | None:
+        uid = episode.metadata.uid
+        try:
+            pod = await self.client.get(PODS, action.name, decode=Pod, namespace=episode.metadata.namespace)
+        except NotFound:
+            self.cache.memory.record_absent(uid, action.name)
+            return 0.0
+        if pod.is_controlled_by(uid) and action.uid in ("", pod.metadata.uid) and self.cache.owns(pod):
+            self.cache.pods.assume(pod)
+        else:
+            self.cache.memory.record_absent(uid, action.name)
+        return 0.0
+
+
+def _priority(action: PatchStatus) -> Priority:
+    """Return the priority of the write: the final status has the highest, progress the lowest."""
+    if action.progress:
+        return Priority.PROGRESS
+    return Priority.OUTCOME if is_true(action.status.conditions, ConditionType.FINISHED) else Priority.UPDATE
