@@ -1,17 +1,23 @@
 """What every test may use."""
 
+import gc
 import os
 import shutil
 import signal
+import sys
 import uuid
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
-from tests.apiserver import ApiServer, missing_binaries, shared_api_server
-from tests.required import absent
 from tests.security import records
+from tests.support import thorough
+from tests.support.apiserver import ApiServer, missing_binaries, shared_api_server
+from tests.support.required import absent
+
+# jsonschema imports it, if it is there, for the format "iri-reference" only. The import takes two seconds.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 NO_API_SERVER = "no API server"
 
@@ -27,6 +33,18 @@ def pytest_configure(config: pytest.Config) -> None:
     # What a script starts in the background ignores SIGINT, and so would every process that tests interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before the selection by marks."""
+    thorough.mark(items)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from visiting the modules and items again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:

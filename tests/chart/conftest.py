@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from hack.cluster.client import Client
-from hack.cluster.paths import find_binary
-from tests.apiserver import ApiServer
+from hack.cluster.build import find_binary
+from hack.cluster.controlplane import Client
 from tests.chart.admission import POLICY_KINDS, Operator, wait_for_policies
-from tests.required import absent
+from tests.support.apiserver import ApiServer
+from tests.support.required import absent
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "dgym"

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from dgym.api import driver_secret_name
-from dgym_operator.actions.networkpolicy import sandbox_policy
-from dgym_operator.actions.secrets import secret_manifest
+from dgym_operator.actions._networkpolicy import sandbox_policy
+from dgym_operator.actions._secrets import secret_manifest
 from dgym_operator.objects import MANAGED_BY
 from tests.chart.admission import EPISODE, EPISODE_UID, POLICY_KINDS, changed, sandbox_pod
 
@@ -26,7 +26,7 @@ def driver_secret(namespace):
 def network_policy(namespace):
     """The sandboxes' NetworkPolicy as the operator applies it."""
     labels = {"app.kubernetes.io/component": "agent"}
-    return sandbox_policy(namespace, operator_namespace=namespace, agent_labels=labels, port=8080)
+    return sandbox_policy(namespace, operator_namespace=namespace, agent_pod_labels=labels, port=8080)
 
 
 # Pods
@@ -42,70 +42,73 @@ PRIVILEGED = {"privileged": True, "allowPrivilegeEscalation": True, "capabilitie
 SECRET_VARIABLE = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "dgym-key", "key": "key"}}}
 TOKEN = {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
 POD_CHANGES = {
-    "no owner": ({"metadata__ownerReferences": None}, "controlled by one Episode"),
+    "no owner": ({"metadata__ownerReferences": None}, "must have exactly one owner, an Episode"),
     "another owner": (
         {"metadata__ownerReferences__0": {**EPISODE, "kind": "Job", "apiVersion": "batch/v1"}},
-        "controlled by one Episode",
+        "must have exactly one owner, an Episode",
     ),
     "two owners": (
         {"metadata__ownerReferences__1": {**EPISODE, "controller": False}},
-        "controlled by one Episode",
+        "must have exactly one owner, an Episode",
     ),
     "no label that the NetworkPolicy selects": ({"metadata__labels__app.kubernetes.io/component": "x"}, "the labels"),
-    "the label of drivers": ({"metadata__labels__dgym.dev/driver": ""}, "none that opens other sandboxes"),
-    "the node's network": ({"spec__hostNetwork": True}, "no namespace of its node"),
-    "the node's processes": ({"spec__hostPID": True}, "no namespace of its node"),
-    "the node's IPC": ({"spec__hostIPC": True}, "no namespace of its node"),
-    "shared processes": ({"spec__shareProcessNamespace": True}, "its containers no processes"),
+    "the label of drivers": ({"metadata__labels__dgym.dev/driver": ""}, "not the label of a driver"),
+    "the node's network": ({"spec__hostNetwork": True}, "must not share namespaces with its node"),
+    "the node's processes": ({"spec__hostPID": True}, "must not share namespaces with its node"),
+    "the node's IPC": ({"spec__hostIPC": True}, "must not share namespaces with its node"),
+    "shared processes": ({"spec__shareProcessNamespace": True}, "its containers must not share processes"),
     "an account's token": ({"spec__automountServiceAccountToken": True}, "automountServiceAccountToken: false"),
     "a projected token": (
         {"spec__serviceAccountName": "default", "spec__volumes__0": {**TOKEN, "name": "runner"}},
-        "volumes of these kinds only",
+        "may only have volumes of these types",
     ),
     "a directory of the node": (
         {"spec__volumes__0": {"name": "runner", "hostPath": {"path": "/"}}},
-        "volumes of these kinds only: emptyDir",
+        "may only have volumes of these types: emptyDir",
     ),
     "a Secret as a volume": (
         {"spec__volumes__0": {"name": "runner", "secret": {"secretName": "dgym-key"}}},
-        "volumes of these kinds only",
+        "may only have volumes of these types",
     ),
-    "a Secret in the environment": ({"spec__containers__0__env__0": SECRET_VARIABLE}, "comes from no Secret"),
+    "a Secret in the environment": ({"spec__containers__0__env__0": SECRET_VARIABLE}, "must not refer to a Secret"),
     "all of a Secret in the environment": (
         {"spec__initContainers__0__envFrom": [{"secretRef": {"name": "dgym-key"}}]},
-        "comes from no Secret",
+        "must not refer to a Secret",
     ),
-    "a privileged container": ({"spec__containers__1__securityContext": PRIVILEGED}, "none is privileged"),
-    "a privileged init container": ({"spec__initContainers__0__securityContext": PRIVILEGED}, "none is privileged"),
-    "a container without security context": ({"spec__containers__2__securityContext": None}, "none is privileged"),
+    "a privileged container": ({"spec__containers__1__securityContext": PRIVILEGED}, "must not be privileged"),
+    "a privileged init container": ({"spec__initContainers__0__securityContext": PRIVILEGED}, "must not be privileged"),
+    "a container without security context": ({"spec__containers__2__securityContext": None}, "must not be privileged"),
     "privileges by programs of root": (
         {"spec__containers__0__securityContext__allowPrivilegeEscalation": None},
         "allowPrivilegeEscalation: false",
     ),
     "a capability": (
         {"spec__containers__0__securityContext__capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}},
-        "drops ALL capabilities and adds none",
+        "must drop ALL capabilities and must not add any",
     ),
     "the image's capabilities": (
         {"spec__containers__0__securityContext__capabilities": {}},
-        "drops ALL capabilities and adds none",
+        "must drop ALL capabilities and must not add any",
     ),
     "no seccomp": ({"spec__securityContext__seccompProfile": None}, "RuntimeDefault or Localhost"),
     "no seccomp in one container": (
         {"spec__containers__0__securityContext__seccompProfile": {"type": "Unconfined"}},
-        "no container of it is unconfined",
+        "its containers must not be unconfined",
     ),
-    "a sysctl": ({"spec__securityContext__sysctls": [{"name": "kernel.shm_rmid_forced", "value": "0"}]}, "no sysctl"),
+    "a sysctl": (
+        {"spec__securityContext__sysctls": [{"name": "kernel.shm_rmid_forced", "value": "0"}]},
+        "must not set sysctls",
+    ),
     "an annotation that confines less": (
         # The API server writes it into the field, too.
         {"metadata__annotations": {"container.apparmor.security.beta.kubernetes.io/sandbox": "unconfined"}},
-        "no container of it is unconfined",
+        "its containers must not be unconfined",
     ),
     "a port of the node": (
         {"spec__containers__0__ports__0": {"containerPort": 8080, "hostPort": 8080}},
-        "no port and no block device",
+        "must not use ports or block devices",
     ),
-    "a node of its choice": ({"spec__nodeName": "node"}, "placed by the scheduler"),
+    "a node of its choice": ({"spec__nodeName": "node"}, "must be placed by the scheduler"),
     "no end": ({"spec__activeDeadlineSeconds": None}, "activeDeadlineSeconds"),
     "another restart policy": ({"spec__restartPolicy": "Always"}, "restartPolicy: Never"),
 }
@@ -133,14 +136,14 @@ def test_what_the_installation_allows_and_requires(install, api_server):
     required = {"user_namespaces": True, "runtime_class_name": runtime}
     pod = sandbox_pod(operator.namespace, **required)
     assert operator.pod(pod) == ""
-    assert "has hostUsers: false" in operator.pod(sandbox_pod(operator.namespace, runtime_class_name=runtime))
-    assert "has a RuntimeClass" in operator.pod(sandbox_pod(operator.namespace, user_namespaces=True))
+    assert "must have hostUsers: false" in operator.pod(sandbox_pod(operator.namespace, runtime_class_name=runtime))
+    assert "must have a RuntimeClass" in operator.pod(sandbox_pod(operator.namespace, user_namespaces=True))
 
     another = f"spec__volumes__{len(pod['spec']['volumes'])}"
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
     assert operator.pod(changed(pod, **{another: claim})) == ""
     with_token = {"spec__serviceAccountName": "default", another: TOKEN}
-    assert "no token of a service account" in operator.pod(changed(pod, **with_token))
+    assert "must not have a service account token" in operator.pod(changed(pod, **with_token))
 
 
 # Secrets, NetworkPolicies, ConfigMaps, Leases
@@ -193,7 +196,7 @@ def test_an_applied_network_policy_is_asked_about_as_well(operator, api_server):
         "PATCH",
         content_type="application/merge-patch+json",
     )
-    assert "lets sandboxes reach nobody" in refused
+    assert "must not allow egress from sandboxes" in refused
 
 
 def test_config_maps_and_leases_other_than_the_operators_are_refused(operator):
@@ -202,7 +205,7 @@ def test_config_maps_and_leases_other_than_the_operators_are_refused(operator):
     tasks = {"metadata": {"name": "tasks", "ownerReferences": [owner], "labels": dict(MANAGED_BY)}, "immutable": True}
     assert operator.refusal(maps, tasks) == ""
     for places in ({"metadata__ownerReferences": None}, {"immutable": None}):
-        assert "an EpisodeSet owns it" in operator.refusal(maps, changed(tasks, **places))
+        assert "must be immutable and owned by an EpisodeSet" in operator.refusal(maps, changed(tasks, **places))
     for name, taken in (("dgym-owner", True), ("dgym-operator", True), ("kube-scheduler", False)):
         assert (operator.refusal(leases, {"metadata": {"name": name}}) == "") is taken
 

@@ -46,10 +46,14 @@ def test_a_pod_of_a_pool_passes_and_an_episode_may_take_it(operator, pods):
 @pytest.mark.parametrize(
     ("owner", "patch", "why"),
     [
-        (EPISODE, claim(), "changes no pod but one of a SandboxPool"),
-        ({**EPISODE, "kind": "Job", "apiVersion": "batch/v1"}, claim(), "changes no pod but one of a SandboxPool"),
-        (POOL, {"metadata": {"labels": {"x": "y"}}}, "controlled by one Episode"),
-        (POOL, claim(labels={"app.kubernetes.io/component": "agent"}), "has the labels of a sandbox"),
+        (EPISODE, claim(), "may only change a pod of a SandboxPool"),
+        ({**EPISODE, "kind": "Job", "apiVersion": "batch/v1"}, claim(), "may only change a pod of a SandboxPool"),
+        (POOL, {"metadata": {"labels": {"x": "y"}}}, "must have exactly one owner, an Episode"),
+        (
+            POOL,
+            claim(labels={"app.kubernetes.io/component": "agent"}),
+            "must have the labels by which the NetworkPolicy selects sandboxes",
+        ),
     ],
     ids=["an episode's", "a Job's", "for the pool", "as an agent"],
 )
@@ -62,4 +66,4 @@ def test_a_pod_that_is_taken_keeps_its_images(operator, pods, api_server):
     pod = api_server.request("GET", path.format(operator.namespace))
     containers = [{**each, "image": "another"} for each in pod["spec"]["containers"]]
     patch = {**claim(), "spec": {"containers": containers}}
-    assert "with the containers that it has" in operator.refusal(path, patch, "PATCH", content_type=MERGE)
+    assert "must not change its containers" in operator.refusal(path, patch, "PATCH", content_type=MERGE)

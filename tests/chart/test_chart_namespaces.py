@@ -101,7 +101,7 @@ def test_helm_upgrades_and_uninstalls_without_it(installed, api_server, api_name
 
     upgraded = installed("upgrade")
     assert upgraded.returncode == 0, upgraded.stderr
-    assert f"namespace {absent_namespace} is gone" in upgraded.stdout
+    assert f"namespace {absent_namespace} does not exist" in upgraded.stdout
     assert len(roles(api_namespace)) == 4
     assert not roles(absent_namespace)
 

@@ -92,9 +92,12 @@ def test_an_account_that_is_named_for_all_is_made_once_for_each_pool(render):
     [
         (
             "agents.pools[1].name=b,agents.pools[1].namespaces={{team}}",
-            "namespace team is in the pools a and b; a namespace has one pool: remove it from the other",
+            "namespace team is in the pools a and b; a namespace can be in one pool only: remove it from one",
         ),
-        ("agents.pools[1].name=a,agents.pools[1].namespaces={{other}}", "two pools have the name a; give each its own"),
+        (
+            "agents.pools[1].name=a,agents.pools[1].namespaces={{other}}",
+            "two pools have the name a; give each pool its own name",
+        ),
         ("agents.pools[1].name=b", "/agents/pools/1"),
         ("agents.pools[0].name=A", "/agents/pools/0/name"),
         ("agents.pools[0].slot=1", "/agents/pools/0"),

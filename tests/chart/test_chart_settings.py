@@ -1,10 +1,8 @@
 """What the chart tells the processes is what they understand."""
 
-import importlib.util
-
 import pytest
 
-from dgym_operator.defaults import DefaultResources
+from dgym_operator.chart_values import DefaultResources
 from dgym_operator.settings import PREFIX, Settings
 
 GIB = 1024**3
@@ -46,7 +44,7 @@ def test_the_operator_learns_of_every_value(render, monkeypatch):
         ("example.com/cost-centre",),
         ("example.com/*",),
     )
-    assert settings.workers == 32
+    assert settings.agent_port == 8081
     assert settings.log_level == "DEBUG"
 
 
@@ -59,11 +57,10 @@ def test_the_operator_finds_its_agents_and_no_others(render):
     assert wanted["app.kubernetes.io/instance"] == "dgym-2"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("dgym.episodes.pod") is None, reason="there is no agent process yet")
 def test_agents_know_every_variable_of_theirs(render):
-    from dgym.episodes.pod import AgentSettings
+    from dgym.episodes.pod import AgentPodSettings
 
-    known = {f"DGYM_AGENT_{name.upper()}" for name in AgentSettings.model_fields}
+    known = {f"DGYM_AGENT_{name.upper()}" for name in AgentPodSettings.model_fields}
     for values in ("default", "production", "trial", "shared-volume"):
         assert {name for name in _environment(render(values), "agent") if name.startswith("DGYM_")} <= known
 

@@ -48,11 +48,14 @@ def test_every_value_is_in_the_schema_and_every_property_of_the_schema_is_a_valu
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("agents.replicas=2", "agents.replicas > 1: all agents write results, but a volume with accessModes"),
-        ("agents.replicas=2,results.persistence.enabled=false", "agents.replicas > 1: without a store that all agents"),
+        ("agents.replicas=2", "agents.replicas > 1: all agent pods write results, but a volume with accessModes"),
+        (
+            "agents.replicas=2,results.persistence.enabled=false",
+            "agents.replicas > 1: without a shared store, agent pods",
+        ),
         (
             "agents.autoscaling.enabled=true",
-            "agents.autoscaling.maxReplicas > 1: all agents write results, but a volume",
+            "agents.autoscaling.maxReplicas > 1: all agent pods write results, but a volume",
         ),
         ("agents.autoscaling.enabled=true,agents.autoscaling.maxReplicas=0", "/agents/autoscaling/maxReplicas"),
         ("agents.autoscaling.type=vpa", "/agents/autoscaling/type"),
@@ -129,7 +132,7 @@ def test_secrets_of_the_registry_are_given_by_name_or_as_in_a_pod(render):
 
 def test_two_sources_of_models_are_refused(helm):
     done = helm.template("--set", "agents.existingSecret=a,agents.llmConfig.gpt.model=gpt")
-    assert "set one of them" in done.stderr
+    assert "set only one of them" in done.stderr
 
 
 def _values():

@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
-from dgym.kube.auth import load_access
-from dgym.kube.client import Client
-from dgym.kube.throttle import SystemClock
-from dgym_operator.actions.networkpolicy import sandbox_policy
+from dgym.kube._auth import load_access
+from dgym.kube._client import Client
+from dgym.kube._throttle import SystemClock
+from dgym_operator.actions._networkpolicy import sandbox_policy
 from dgym_operator.cleanup import TEST_LABELS, Cleanup
 from dgym_operator.objects import OPERATOR_LABELS, SANDBOX_LABELS
 from dgym_operator.settings import Settings
@@ -33,7 +33,7 @@ class Place:
         )
 
     def policy(self, operator_namespace):
-        body = sandbox_policy(self.name, operator_namespace=operator_namespace, agent_labels=AGENTS, port=8080)
+        body = sandbox_policy(self.name, operator_namespace=operator_namespace, agent_pod_labels=AGENTS, port=8080)
         self.server.request("POST", self._at("apis/networking.k8s.io/v1/networkpolicies"), body)
 
     def names(self, collection):

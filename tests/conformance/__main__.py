@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.conformance.cases import REPOSITORIES, make_cases
-from tests.conformance.judges import Harness, ours
+from tests.conformance.graders import Harness, ours
 
 SAMPLE = Path(__file__).with_name("sample.jsonl")
 SAMPLE_COUNT = 200
@@ -25,17 +25,17 @@ def main():
         return 1
     if arguments.record:
         lines = [{"swebench": harness.version}]
-        lines += [{**case._asdict(), "official": harness.judge(case)} for case in make_cases(SAMPLE_COUNT)]
+        lines += [{**case._asdict(), "official": harness.grade(case)} for case in make_cases(SAMPLE_COUNT)]
         SAMPLE.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return compare(harness, make_cases(arguments.count))
 
 
 def compare(harness, cases):
-    """Print a line for each parser; 1 where a verdict differs."""
+    """Print a line for each parser; 1 where a grade differs."""
     totals = {name: [0, 0, 0, 0] for name in REPOSITORIES}
     differing = []
     for case in cases:
-        theirs, mine = harness.judge(case), ours(case)
+        theirs, mine = harness.grade(case), ours(case)
         count = totals[case.parser]
         count[0] += 1
         count[1] += theirs.resolved

@@ -1,4 +1,4 @@
-"""Generated texts of test runs with the rows they are judged by: for every parser of Python repositories."""
+"""Generated texts of test runs with the rows they are graded by: for every parser of Python repositories."""
 
 import random
 from typing import NamedTuple

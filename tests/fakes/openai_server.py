@@ -55,7 +55,7 @@ class Received:
 @dataclass
 class _Session:
     answered: int = 0
-    told: int = 0
+    answers_sent: int = 0
     last_body: dict[str, Any] = field(default_factory=dict)
     last_answer: Answer | None = None
     last_tokens: int = 0
@@ -205,13 +205,13 @@ class FakeOpenAI:
         session = self._sessions.setdefault(received.session, _Session())
         answer = mistake
         if answer is not None:
-            session.told += 1
+            session.answers_sent += 1
         else:
             # A client that lost the answer, or was started anew, asks the same again and is told the same.
             if session.last_answer is not None and session.last_body == received.body:
                 answer = session.last_answer
             else:
-                session.told += 1
+                session.answers_sent += 1
                 answer = self._decide(received, session.answered)
                 session.last_body, session.last_answer = received.body, answer
                 session.answered += 1
@@ -225,7 +225,7 @@ class FakeOpenAI:
             make = openai_responses.render
         else:
             make = render
-        document = make(answer, received.body, session.told, usage=self._usage, cached=session.last_tokens)
+        document = make(answer, received.body, session.answers_sent, usage=self._usage, cached=session.last_tokens)
         session.last_tokens = prompt_tokens(received.chat)
         return web.json_response(document)
 

@@ -15,39 +15,38 @@ import msgspec
 import pytest
 from aiohttp import web
 
-import dgym.runner
 from dgym import AsyncRepoEnv
 from dgym.api import DebugTask
-from dgym.env import HttpClient, Patience, RemotePreparation, open_source
+from dgym.env import open_source, prepare
+from dgym.sandbox._cache import compiled_runner
 from dgym.sandbox.local import ensure_environment
 from dgym.session import EpisodeLimits
-from dgym.sidecar.access import Access
 from dgym.sidecar.api import Api
 from dgym.sidecar.attempt import Attempt
-from dgym.sidecar.runners import Runners
+from dgym.sidecar.preparation import Runners
+from dgym.sidecar.serving import TerminationLog
 from dgym.sidecar.settings import PREFIX, Settings
-from dgym.sidecar.termination import TerminationLog
+from dgym.wire import calls
+from dgym.wire.client import Patience, PodClient
 from dgym.wire.http import (
     EPOCH_HEADER,
     IDEMPOTENCY_HEADER,
     Role,
     RunningRequest,
-    VerifyResponse,
     make_token,
     token_digest,
 )
-from dgym.wire.http import Path as CallPath
+from dgym.wire.outcome import decode_termination
 from dgym.wire.signing import content_digest, make_epochs, sign_request
-from dgym.wire.termination import decode_termination
+from tests.support.calc import BUGGY, SOLUTION
+from tests.support.warm_programs import WarmProgram
 
-MAIN = Path(dgym.runner.__file__).with_name("__main__.py")
 QUICK = Patience(silence_seconds=20, first_pause_seconds=0.02, longest_pause_seconds=0.2)
 FILES = {
-    "calc.py": "def add(a, b):\n    return a - b\n",
+    "calc.py": BUGGY,
     "check.py": "import calc\n\nassert calc.add(2, 3) == 5\n",
     "test_calc.py": "import calc\n\n\ndef test_add():\n    assert calc.add(2, 3) == 5\n",
 }
-SOLUTION = "--- a/calc.py\n+++ b/calc.py\n@@ -1,2 +1,2 @@\n def add(a, b):\n-    return a - b\n+    return a + b\n"
 REPAIR = {"tool": "rewrite", "arguments": {"path": "calc.py", "start": 2, "end": 2, "new_code": "    return a + b"}}
 TOOLS = ("bash", "view", "eval", "pdb", "rewrite", "submit")
 
@@ -57,6 +56,9 @@ class Pod:
 
     view = ("--dev-bind", "/", "/")
     """What of this machine its containers see, as arguments of bwrap."""
+
+    warm: WarmProgram | None = None
+    """Forks its sidecar, unless a test requires a fresh process."""
 
     def __init__(self, directory: Path, environment: Path, **settings):
         self.directory = directory
@@ -101,7 +103,7 @@ class Pod:
         connected = Runners(self.settings.sandbox_socket, self.settings.verifier_socket)
         connecting = asyncio.ensure_future(connected.connect())
         self.attempt = Attempt(self.settings, connected, record=TerminationLog(self.settings).record)
-        application = Api(self.attempt, Access(self.settings.digests)).application()
+        application = Api(self.attempt).application()
         server = web.AppRunner(application, access_log=None, shutdown_timeout=1)
         await server.setup()
         self._stack.push_async_callback(self.attempt.close)
@@ -118,21 +120,24 @@ class Pod:
     def start_runners(self):
         workspace = self.directory / "workspace"
         workspace.mkdir(exist_ok=True)
+        main = compiled_runner(sys.executable, sys.implementation.cache_tag) / "__main__.py"
         for name in ("sandbox", "verifier"):
             files = self.directory / f"{name}-files"
             files.mkdir()
             command = ["bwrap", *self.view, "--bind", str(files), str(workspace), "--proc", "/proc"]
             command += ["--unshare-pid", "--die-with-parent", "--chdir", "/", "--clearenv"]
             command += ["--setenv", "PATH", f"{self.environment}/bin:/usr/bin:/bin", "--"]
-            command += [sys.executable, "-I", "-S", "-B", str(MAIN), "--socket", str(self.directory / f"{name}.sock")]
+            command += [sys.executable, "-I", "-S", "-B", str(main), "--socket", str(self.directory / f"{name}.sock")]
             self.runners[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
-    def start_process(self):
+    def start_process(self, *, fresh=False):
         """Serve the attempt in a process of its own, as a container does; its log is in ``sidecar.log``."""
-        with (self.directory / "sidecar.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "dgym.sidecar"], env={**os.environ, **self.variables}, stderr=log
-            )
+        path, environment = self.directory / "sidecar.log", {**os.environ, **self.variables}
+        if self.warm is not None and not fresh:
+            process = self.warm.start(environment, path)
+        else:
+            with path.open("ab") as log:
+                process = subprocess.Popen([sys.executable, "-m", "dgym.sidecar"], env=environment, stderr=log)
         self._stack.callback(_end, process)
         return process
 
@@ -160,12 +165,12 @@ class Pod:
 
     async def _confirm(self):
         await self.sandbox_ended()
-        await self.client(Role.OPERATE).call("POST", CallPath.VERIFY, VerifyResponse)
+        await self.client(Role.OPERATE).call(calls.TERMINATED)
 
     async def running(self, observed):
         """Report that the sandbox was running then, as the operator does."""
         data = msgspec.json.encode(RunningRequest(observed=observed))
-        return await self.raw("POST", CallPath.RUNNING, role=Role.OPERATE, data=data)
+        return await self.raw("POST", calls.RUNNING.path, role=Role.OPERATE, data=data)
 
     async def sandbox_ended(self):
         # However long the test takes: without this word a sandbox that has ended counts as one that would not.
@@ -182,7 +187,7 @@ class Pod:
     # Calling
 
     def client(self, role):
-        client = HttpClient(self.url, self.tokens[role], patience=QUICK)
+        client = PodClient(self.url, self.tokens[role], patience=QUICK)
         self._stack.push_async_callback(client.close)
         return client
 
@@ -193,23 +198,24 @@ class Pod:
                 (self.directory / f"{name}-files" / path).write_text(content)
 
     async def prepare(
-        self, *, tools=TOOLS, limits=None, epoch=None, driver_idle_seconds=None, history=None, usage=None, **spec
+        self, *, tools=TOOLS, limits=None, epoch=None, driver_idle_seconds=None, trajectory=None, usage=None, **spec
     ):
         task = make_task(self.directory / "workspace", **spec)
         given = epochs_of(epoch).prepare if epoch is not None else None
-        preparation = RemotePreparation(self.url, self.tokens[Role.PREPARE], epoch=given, patience=QUICK)
-        self._stack.push_async_callback(preparation.close)
+        client = PodClient(self.url, self.tokens[Role.PREPARE], epoch=given, patience=QUICK)
+        self._stack.push_async_callback(client.close)
         source = await open_source(task)
-        await preparation.prepare(
+        await prepare(
+            client,
             task,
             source=source,
             tools=tools,
             limits=limits or EpisodeLimits(),
             driver_idle_seconds=driver_idle_seconds,
-            history=history,
+            trajectory=trajectory,
             usage=usage,
         )
-        return preparation
+        return client
 
     def connect(self, url=None, *, epoch=None, **options):
         epochs = epochs_of(epoch) if epoch is not None else None
@@ -253,11 +259,11 @@ class Pod:
     # Looking
 
     def termination(self):
-        """The last message of a sidecar whose attempt is over; None: it is not."""
-        message = self.last_words()
-        return message if message is not None and message.reason is not None else None
+        """The outcome in the last message of a sidecar; None: its attempt is not over."""
+        message = self.termination_message()
+        return message.outcome if message is not None else None
 
-    def last_words(self):
+    def termination_message(self):
         """The termination message as it is now."""
         path = self.settings.termination_log
         return decode_termination(path.read_bytes()) if path.exists() else None
@@ -303,7 +309,7 @@ async def eventually(condition, seconds=90):
 
 
 @contextlib.asynccontextmanager
-async def pods_in(directory: Path):
+async def pods_in(directory: Path, *, warm: WarmProgram | None = None):
     """Gives what makes a test's pods; they end with the test."""
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
@@ -312,6 +318,7 @@ async def pods_in(directory: Path):
 
     def make(*, kind=Pod, directory=directory, **settings):
         pods.append(kind(directory, environment, **settings))
+        pods[-1].warm = warm
         return pods[-1]
 
     try:

@@ -3,7 +3,8 @@
 import msgspec
 
 from dgym.sidecar.settings import PREFIX, PooledSettings, ProcessSettings
-from dgym.wire.http import BindRequest, Path, Role, make_token, token_digest
+from dgym.wire import calls
+from dgym.wire.http import BindRequest, Role, make_token, token_digest
 from dgym.wire.signing import content_digest, sign_request
 from tests.fakes.pods import Pod
 
@@ -45,14 +46,13 @@ class PooledPod(Pod):
     async def bind(self, *, token=BIND_TOKEN, **change):
         """The status and the body of the answer."""
         data = msgspec.json.encode(self.binding(**change))
-        return await self.raw("POST", Path.BIND, token=token, data=data)
+        return await self.raw("POST", calls.BIND.path, token=token, data=data)
 
 
 def recorded_bind(request):
     """The bytes of a ``bind`` request, as recorded from the network."""
     data = msgspec.json.encode(request)
-    signature = sign_request(BIND_TOKEN, "POST", Path.BIND, content=content_digest(data))
-    head = (
-        f"POST {Path.BIND} HTTP/1.1\r\nHost: pod\r\nAuthorization: {signature}\r\nContent-Length: {len(data)}\r\n\r\n"
-    )
+    signature = sign_request(BIND_TOKEN, "POST", calls.BIND.path, content=content_digest(data))
+    head = f"POST {calls.BIND.path} HTTP/1.1\r\nHost: pod\r\nAuthorization: {signature}\r\n"
+    head += f"Content-Length: {len(data)}\r\n\r\n"
     return head.encode() + data

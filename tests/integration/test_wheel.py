@@ -49,7 +49,7 @@ def test_the_commit_is_recorded(installed, tmp_path):
     head = run("git", "rev-parse", "HEAD", cwd=ROOT)
     if head.returncode:
         pytest.skip("not a git checkout")
-    code = "from dgym.episodes.provenance import dgym_commit; print(dgym_commit())"
+    code = "from dgym.episodes._player import dgym_commit; print(dgym_commit())"
     found = run(str(installed), "-c", code, cwd=tmp_path)
     assert found.stdout.strip().removesuffix("-dirty") == head.stdout.strip(), found.stderr
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from dgym.agents import AgentContext, Chat, Exchange, StopEpisode
 from dgym.agents.model_agent import Loop, Settings
-from dgym.llm import ModelCall, Reply, Usage
-from dgym.llm.tokens import TokenCounter
+from dgym.llm import ModelCall, Reply, TokenUsage
+from dgym.llm._limits import TokenCounter
 from dgym.results import DirectoryStore, Record, TrajectoryHeader, read_trajectory
 from dgym.wire import EndReason, Observation, Step, ToolCall
 from tests.perf.measure import Figure, figure
@@ -49,7 +49,7 @@ class PacedModel:
     async def complete(self, messages: Any, tools: Any, **_: Any) -> Reply:
         await asyncio.sleep(self._random.uniform(*self._thinking))
         call = ModelCall(id=f"call-{len(messages)}", tool="pdb", arguments={"command": "p value"})
-        return Reply(text="I look at the value.", calls=(call,), usage=Usage(input_tokens=9_000, output_tokens=20))
+        return Reply(text="I look at the value.", calls=(call,), usage=TokenUsage(input_tokens=9_000, output_tokens=20))
 
     def count_tokens(self, messages: Any, tools: Any = ()) -> int:
         return self._counter.count(messages, tools)
@@ -95,7 +95,7 @@ class InstantEnv:
     async def patch(self) -> str:
         return ""
 
-    def history(self) -> list[Step]:
+    def trajectory(self) -> list[Step]:
         return self._steps
 
     async def apply_solution(self) -> Observation:

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from dgym.api import DebugTask
-from dgym.env import AsyncRepoEnv, RemotePreparation
+from dgym.env import AsyncRepoEnv, prepare
 from dgym.session import EpisodeLimits
+from dgym.wire.client import PodClient
 from dgym.wire.http import Role, token_digest
 from dgym.workspace.sources import pack_source
 from dgym_operator.render import PodContext, Renderer
@@ -27,6 +28,7 @@ from dgym_operator.settings import Settings
 from tests.e2e.cluster.support import Kubectl, new_namespace, until
 from tests.perf.measure import Figure, figure
 from tests.perf.steps import PROGRAM, TEST, make_task
+from tests.support.calc import FIXED
 
 PODS = 6
 STEPS = 60
@@ -44,7 +46,7 @@ def cluster_figures(scratch: Path) -> list[Figure]:
 
 
 async def _measure(kubectl: Kubectl, scratch: Path) -> list[Figure]:
-    files = {"prog.py": PROGRAM, "calc.py": "def add(a, b):\n    return a + b\n", "test_calc.py": TEST}
+    files = {"prog.py": PROGRAM, "calc.py": FIXED, "test_calc.py": TEST}
     task = make_task(files, debugEntrypoint="python prog.py")
     source = await pack_source(task.spec.source, base=scratch, cache=scratch / "cache")
     stages: dict[str, list[float]] = defaultdict(list)
@@ -81,8 +83,8 @@ async def _one_pod(
         kubectl.apply(pod)
         address = await asyncio.to_thread(lambda: until(lambda: seen.get("address"), what="the pod", pause=0.005))
         url = f"http://{address}:8080"
-        preparation = RemotePreparation(url, tokens[Role.PREPARE])
-        await preparation.prepare(task, source=source, tools=TOOLS, limits=EpisodeLimits(max_steps=10_000))
+        client = PodClient(url, tokens[Role.PREPARE])
+        await prepare(client, task, source=source, tools=TOOLS, limits=EpisodeLimits(max_steps=10_000))
         prepared = time.perf_counter()
         async with AsyncRepoEnv.connect(url, tokens[Role.DRIVE]) as env:
             await env.reset()
@@ -91,7 +93,7 @@ async def _one_pod(
             for stage in STAGES:
                 stages[stage].append((times[stage] - times["created"]) * 1000)
             figures = await _steps(env, kubectl, name) if measure_steps else []
-        await preparation.close()
+        await client.close()
     return figures
 
 

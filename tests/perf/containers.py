@@ -11,6 +11,7 @@ from dgym.errors import SandboxStartFailed
 from dgym.sandbox import SandboxKind
 from tests.perf.measure import Figure, figure
 from tests.perf.steps import TEST, make_task
+from tests.support.calc import FIXED
 
 REPEAT = 7
 
@@ -33,7 +34,7 @@ def container_figures(_scratch: Path) -> list[Figure]:
 
 
 async def _resets(kind: SandboxKind) -> list[float]:
-    task = make_task({"calc.py": "def add(a, b):\n    return a + b\n", "test_calc.py": TEST})
+    task = make_task({"calc.py": FIXED, "test_calc.py": TEST})
     durations = []
     for _ in range(REPEAT + 1):
         async with dgym.AsyncRepoEnv(task, sandbox=kind) as env:

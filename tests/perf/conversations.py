@@ -36,8 +36,8 @@ def script(repository: Path) -> list[Answer]:
         calls += [Call("rewrite", new), Call("eval", {}), Call("listdir", {})]
         if len(calls) >= STEPS - 1:
             break
-    said = "I expect to see where the value goes wrong; then I compare it with what should be there."
-    return [Answer(text=said, calls=(call,)) for call in [*calls[: STEPS - 1], Call("submit", {})]]
+    reasoning = "I expect to see where the value goes wrong; then I compare it with what should be there."
+    return [Answer(text=reasoning, calls=(call,)) for call in [*calls[: STEPS - 1], Call("submit", {})]]
 
 
 def large_repository(folder: Path) -> None:

@@ -18,7 +18,7 @@ import dgym
 from dgym.api import DebugTask
 from dgym.env import open_source
 from tests.perf.measure import Figure, figure, timed
-from tests.wheels import HATCHLING, PYTEST, write_index
+from tests.support.wheels import HATCHLING, PYTEST, write_index
 
 SIZES = ((10, 11, 150.0), (5000, 5, 2000.0))
 """Files, repetitions, aim in milliseconds."""

@@ -12,6 +12,7 @@ import pexpect
 import dgym
 from dgym.api import DebugTask
 from tests.perf.measure import Figure, figure, timed
+from tests.support.calc import FIXED
 
 PROGRAM = """\
 import sys
@@ -38,7 +39,7 @@ def make_task(files: dict[str, str], **spec: Any) -> DebugTask:
 
 def step_figures(scratch: Path) -> list[Figure]:
     """pdb command, view, rewrite, bash and eval; the pdb command against pexpect."""
-    files = {"prog.py": PROGRAM, "calc.py": "def add(a, b):\n    return a + b\n", "test_calc.py": TEST}
+    files = {"prog.py": PROGRAM, "calc.py": FIXED, "test_calc.py": TEST}
     task = make_task(files, debugEntrypoint="python prog.py")
     baseline = pexpect_pdb(scratch)
     with dgym.RepoEnv(task, max_steps=10_000) as env:
@@ -68,8 +69,10 @@ def step_figures(scratch: Path) -> list[Figure]:
             figure("bash true", timed(lambda: env.step("bash true"), repeat=100)),
             figure("eval (pytest, one test)", timed(lambda: env.step("eval"), repeat=7, warm_up=1)),
         ]
-        size = len(msgspec.json.encode(env.history())) / len(env.history())
-        figures.append(Figure(name="history bytes per step", unit="bytes", median=size, samples=len(env.history())))
+        size = len(msgspec.json.encode(env.trajectory())) / len(env.trajectory())
+        figures.append(
+            Figure(name="trajectory bytes per step", unit="bytes", median=size, samples=len(env.trajectory()))
+        )
     return figures
 
 

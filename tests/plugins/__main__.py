@@ -13,8 +13,10 @@ from pathlib import Path
 from dgym.errors import DgymError
 from dgym.sandbox import SandboxSpec
 from dgym.sandbox.local import LocalProvider, ensure_environment
-from dgym.session.verification import Verdict, VerificationPlan, verify
+from dgym.session.scoring import score_changes
+from dgym.wire import Result
 from dgym.workspace.patches import FileVersion
+from tests.fakes.plans import make_plan
 from tests.plugins.catalog import BROKEN, PLUGINS, REPAIRED, Plugin
 
 PAGE = Path(__file__).with_name("results.md")
@@ -28,26 +30,25 @@ Written by `python -m tests.plugins`. Right is: Unresolved without the repair, R
 """
 
 
-async def judge(plugin: Plugin, code: str, python: str) -> Verdict:
+async def judge(plugin: Plugin, code: str, python: str) -> Result:
     """The verdict on a change of ``calc.py`` to ``code``."""
     verifier = await LocalProvider(SandboxSpec(python=python), kind="auto").verifier()
     try:
         for path, text in plugin.files.items():
             await verifier.write_file(path, text.encode())
         entrypoint = f"python -m pytest -q {plugin.options}".strip()
-        plan = VerificationPlan(
-            entrypoint=entrypoint, changed={"calc.py": FileVersion(code.encode())}, timeout_seconds=90
-        )
-        return await verify(verifier, plan)
+        plan = make_plan(entrypoint, {"calc.py": FileVersion(code.encode())}, timeout_seconds=90)
+        return await score_changes(verifier, plan)
     finally:
         await verifier.stop()
 
 
-def name_of(verdict: Verdict) -> str:
-    """What a row shows of a verdict."""
-    if not verdict.resolved:
-        return "Unresolved" if verdict.score.max_score and not verdict.seen else f"Unresolved: {verdict.message}"
-    return "Resolved, clean" if not verdict.seen else f"Resolved, review: {verdict.seen[0].detail}"
+def name_of(result: Result) -> str:
+    """The text of a result in a row."""
+    seen = result.integrity.seen if result.integrity is not None else ()
+    if not result.resolved:
+        return "Unresolved" if result.max_score and not seen else f"Unresolved: {result.message}"
+    return "Resolved, clean" if not seen else f"Resolved, review: {seen[0].detail}"
 
 
 def canonical(name: str) -> str:

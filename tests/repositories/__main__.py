@@ -304,8 +304,8 @@ def main() -> int:
         result = json.loads(kept.read_text()) if kept.is_file() else result
         results.append(result)
         shown = f"{result.get('counted', 0)} of {result.get('developer', '?')}"
-        told = f"{_episode(result)} {result.get('failure', '')}".rstrip()
-        print(f"{result['package']}: {shown} ({result['share']:.1%}), debug_agent {told}", flush=True)
+        summary = f"{_episode(result)} {result.get('failure', '')}".rstrip()
+        print(f"{result['package']}: {shown} ({result['share']:.1%}), debug_agent {summary}", flush=True)
     if options.developer:
         return 0
     good = sum(result["share"] >= ENOUGH for result in results)

@@ -25,70 +25,70 @@ _ISOLATED = (LAPTOP, CONTAINER, POD)
 
 ATTACKS: dict[str, Attack] = {
     "files": Attack(
-        "the verdict",
+        "the score",
         "tests, fixtures, plugins, configuration, bytecode, links and daemons around tests, planted or rewritten",
         _EVERYWHERE,
     ),
     "machinery": Attack(
-        "the verdict",
+        "the score",
         "code under test that reaches into pytest, pluggy, unittest, hooks, traces, imports or builtins",
         _EVERYWHERE,
         "marked",
     ),
     "programs": Attack(
-        "the verdict", "programs and shell lines that leave early, or whose files are changed", _EVERYWHERE
+        "the score", "programs and shell lines that exit early, or whose files are changed", _EVERYWHERE
     ),
     "patched-programs": Attack(
-        "the verdict", "programs that patch what decides about their exit status", _EVERYWHERE, "marked"
+        "the score", "programs that patch the code that decides their exit status", _EVERYWHERE, "marked"
     ),
-    "values": Attack("the verdict", "values that are equal to everything", _EVERYWHERE, "marked"),
-    "inside": Attack("the verdict", "code inside pytest's process that forges lines, skips or leaves", _EVERYWHERE),
+    "values": Attack("the score", "values that are equal to everything", _EVERYWHERE, "marked"),
+    "inside": Attack("the score", "code inside pytest's process that forges lines, skips or exits", _EVERYWHERE),
     "build-daemon": Attack(
-        "the verdict", "a daemon that a build command left behind rewrites the hidden test", _ISOLATED
+        "the score", "a daemon that a build command left behind rewrites the hidden test", _ISOLATED
     ),
     "report-token": Attack(
-        "the verdict", "the report forged with the token from the runner's descriptors, memory, or by ptrace", _ISOLATED
+        "the score", "the report forged with the token from the runner's descriptors, memory, or by ptrace", _ISOLATED
     ),
     "shared-objects": Attack(
-        "the verdict",
+        "the score",
         "System V objects, /dev/shm, host names and /etc files left by the sandbox for the tests to find",
         _ISOLATED,
     ),
     "protected-files": Attack(
-        "the verdict",
+        "the score",
         "protected and hidden files changed by shells, links, archives, mounts or the debugger",
         (LAPTOP, CONTAINER, PLAIN),
     ),
     "impostor": Attack(
-        "the verdict", "a program on the sidecar's port, once the sidecar has ended, answers Resolved", (LAPTOP, POD)
+        "the score", "a program on the sidecar's port, once the sidecar has ended, answers Resolved", (LAPTOP, POD)
     ),
     "tokens": Attack(
-        "the verdict",
-        "another role's call, a request sent again, a verdict in another hand, the pod's digest as a token",
+        "the score",
+        "a call of another role, a repeated request, an outcome with a foreign signature, the digest of a token",
         (LAPTOP,),
     ),
     "flood": Attack(
-        "the verdict", "connections with unfinished headers, until the sidecar dies of its memory", (LAPTOP, POD)
+        "the score", "connections with unfinished headers, until the sidecar dies of its memory", (LAPTOP, POD)
     ),
     "stalled-runner": Attack(
-        "the verdict",
-        "the runner stalled or replaced: no answer, one without end, one that is not the protocol",
+        "the score",
+        "the runner stalled or replaced: no answer, an endless answer, an answer that breaks the protocol",
         (LAPTOP,),
     ),
     "starved-runner": Attack(
-        "the verdict", "memory, descriptors, stack and file size taken from the runner by prlimit", (LAPTOP, CONTAINER)
+        "the score", "memory, descriptors, stack and file size taken from the runner by prlimit", (LAPTOP, CONTAINER)
     ),
     "patch-review": Attack(
-        "the verdict",
+        "the score",
         "a test process deceived from inside: frames, foreign members, import hooks, comparison methods, exits",
         (LAPTOP,),
         "marked",
     ),
     "killed-sandbox": Attack(
-        "the verdict", "the sandbox killed under a step: signals, memory, processes, disk, 300 MB of changes", _ISOLATED
+        "the score", "the sandbox killed under a step: signals, memory, processes, disk, 300 MB of changes", _ISOLATED
     ),
     "tests-changed": Attack(
-        "the verdict", "tests and what decides about them changed, hooks planted, the history read", (LAPTOP,), "marked"
+        "the score", "changed tests and configuration, planted hooks, a read history", (LAPTOP,), "marked"
     ),
     "host-build": Attack(
         "your machine", "a source distribution that would be built, or run its package, outside the sandbox", (LAPTOP,)
@@ -119,13 +119,13 @@ ATTACKS: dict[str, Attack] = {
     ),
     "openers": Attack(
         "memory and time",
-        "devices, pipes, links that lead out and sparse files in the place of what is read",
+        "devices, pipes, links that lead out and sparse files in place of files that dgym reads",
         (LAPTOP,),
     ),
     "bombs": Attack(
         "memory and disk", "archives and git repositories that grow or lead outside, endless model replies", (LAPTOP,)
     ),
-    "cache": Attack("other tenants", "what another namespace has fetched, from the cache of sources", (LAPTOP,)),
+    "cache": Attack("other tenants", "sources that another namespace has fetched, from the cache", (LAPTOP,)),
     "author": Attack(
         "the cluster",
         "labels, annotations, tolerations, RuntimeClass, templates, images and priorities beyond the allowed",

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dgym.wire.assignments import make_agent_key, make_assign_token, make_pool_key, make_results_token
+from dgym.wire.assignments import make_agent_pod_key, make_assign_token, make_pool_key, make_results_token
 from dgym.wire.http import Role, make_token
 
 SHORTEST = 8
@@ -56,10 +56,10 @@ class Secrets:
     def add_agent(self, pod_uid: str, hours: Iterable[int], *, pool: str = "") -> None:
         """Take in the key of an agent pod and the operator's tokens for it in these hours since 1970."""
         for key in self._keys:
-            agent_key = make_agent_key(make_pool_key(key, pool), pod_uid)
-            self.add_value(agent_key.encode(), f"the key of agent {pod_uid}")
+            agent_pod_key = make_agent_pod_key(make_pool_key(key, pool), pod_uid)
+            self.add_value(agent_pod_key.encode(), f"the key of agent {pod_uid}")
             for hour in hours:
-                self.add_value(make_assign_token(agent_key, hour).encode(), f"the token assign of agent {pod_uid}")
+                self.add_value(make_assign_token(agent_pod_key, hour).encode(), f"the token assign of agent {pod_uid}")
 
     def __len__(self) -> int:
         """How many forms are searched for."""

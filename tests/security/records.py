@@ -1,17 +1,16 @@
-"""Outcomes of attacks: written by each process of pytest, merged into results.json."""
+"""Outcomes of attacks, written by each process of pytest."""
 
 import json
 import os
 import uuid
 from collections import defaultdict
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = Path(__file__).parent / "results.json"
 DIRECTORY = "DGYM_ATTACKS"
 PLACES = {"tests/e2e/cluster/": "pod", "tests/e2e/podman/": "container", "tests/e2e/unisolated/": "no sandbox"}
 
@@ -95,10 +94,3 @@ def _row(attack: str, module: str, tests: dict[str, list[str]]) -> dict[str, Any
         "failed": len(bad),
         "skipped": len(skipped),
     }
-
-
-def merge(before: Iterable[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The results of modules that were run now in place of older ones; those of modules that are gone are left out."""
-    run = {row["module"] for row in now}
-    kept = [row for row in before if row["module"] not in run and (ROOT / row["module"]).is_file()]
-    return sorted([*kept, *now], key=lambda row: (row["attack"], row["place"], row["module"]))

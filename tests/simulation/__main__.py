@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from tests.simulation.mutations import MUTATIONS
-from tests.simulation.schedule import draw, play, shrink
+from tests.simulation.schedule import play, schedules, shrink
 
 _COUNT = 10_000
 _CHUNK = 25
@@ -27,7 +27,12 @@ def _pool():
 
 def _failures(first, last):
     logging.disable(logging.CRITICAL)
-    return [(seed, found) for seed in range(first, last) if (found := play(draw(seed)))]
+    return [
+        (seed, schedule, found)
+        for seed in range(first, last)
+        for schedule in schedules(seed)
+        if (found := play(schedule))
+    ]
 
 
 def main(count, first):
@@ -41,19 +46,19 @@ def main(count, first):
         }
         for done in as_completed(chunks):
             failures += done.result()
-            for seed, found in done.result():
+            for seed, _, found in done.result():
                 print(f"seed {seed}: " + "; ".join(found), file=sys.stderr, flush=True)
             played += chunks[done]
             if time.monotonic() - shown > _SHOWN_SECONDS:
                 shown = time.monotonic()
-                print(f"{played} of {count} schedules, {len(failures)} failed", file=sys.stderr, flush=True)
+                print(f"{played} of {count} seeds, {len(failures)} schedules failed", file=sys.stderr, flush=True)
     seconds = time.monotonic() - started
-    print(f"{count} schedules from seed {first}, {count / seconds:.1f} a second, {len(failures)} failed")
-    for seed, found in sorted(failures)[:10]:
+    print(f"{count} seeds from {first}, {count / seconds:.1f} a second, {len(failures)} schedules failed")
+    for seed, _, found in sorted(failures)[:10]:
         print(f"seed {seed}: " + "; ".join(found))
     if failures:
         logging.disable(logging.CRITICAL)
-        print(f"the first, shrunk: {shrink(draw(min(failures)[0]))}")
+        print(f"the first, shrunk: {shrink(min(failures)[1])}")
     return 1 if failures else 0
 
 
@@ -61,11 +66,12 @@ def _first_failure(mutation, first, last):
     """The first schedule that fails under the mutation, and how; None: all pass."""
     with MUTATIONS[mutation]():
         logging.disable(logging.CRITICAL)
-        return next(((seed, found[0]) for seed in range(first, last) if (found := play(draw(seed)))), None)
+        played = ((seed, play(schedule)) for seed in range(first, last) for schedule in schedules(seed))
+        return next(((seed, found[0]) for seed, found in played if found), None)
 
 
 def find(mutation, count, first):
-    """The first schedule of ``count`` that a mutation fails, and how; None: it is not found."""
+    """The first of ``count`` seeds with a schedule that a mutation fails, and how; None: it is not found."""
     with _pool() as pool:
         chunks = [
             pool.submit(_first_failure, mutation, begin, min(begin + _MUTATED_CHUNK, first + count))
@@ -82,7 +88,7 @@ def prove(count, first):
     results = {}
     for mutation in MUTATIONS:
         results[mutation] = find(mutation, count, first)
-        seed, problem = results[mutation] or ("not found", f"{count} schedules pass")
+        seed, problem = results[mutation] or ("not found", f"the schedules of {count} seeds pass")
         print(f"{mutation:55} {seed!s:>10}  {problem}", flush=True)
     return 1 if None in results.values() else 0
 
@@ -95,7 +101,7 @@ def _natural(text):
 
 def _arguments():
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("count", nargs="?", type=_natural, help=f"schedules (default {_COUNT}; mutations: {_MUTATED})")
+    parser.add_argument("count", nargs="?", type=_natural, help=f"seeds (default {_COUNT}; mutations: {_MUTATED})")
     parser.add_argument("first", nargs="?", type=_natural, default=0, help="the seed of the first (default 0)")
     parser.add_argument("--mutations", action="store_true", help="revert fixes of the operator, one at a time")
     return parser.parse_args()

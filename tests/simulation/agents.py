@@ -8,16 +8,17 @@ import base64
 import contextlib
 
 from dgym.api import EPISODE_LABEL
-from dgym.episodes.pod.breaker import Breakers
-from dgym.episodes.pod.past import make_past
-from dgym.errors import ModelUnavailable
+from dgym.episodes.pod._assignments import Breakers
+from dgym.episodes.pod._session import make_past
+from dgym.errors import ModelUnavailable, SetupFailed
 from dgym.results import TimedStep
-from dgym.wire import EndReason, Observation, ToolCall
-from dgym.wire.assignments import AgentReport, AssignmentMode, AssignmentState, AssignmentStatus
+from dgym.wire import AttemptOutcome, EndReason, Observation, ToolCall
+from dgym.wire.assignments import AssignmentMode, AssignmentState
+from tests.simulation import reports
 from tests.simulation.sidecar import NAMESPACE, SandboxDied, Superseded
 from tests.simulation.store import GivenUp
+from tests.simulation.virtual import VirtualClock
 
-AGENT_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "agent"}
 MODEL = "model"
 AWAY = "the model is away"
 STEPS = 4
@@ -68,21 +69,18 @@ class AgentPod:
         self._breakers = Breakers(asyncio.get_running_loop().time, self.world.random.random)
         self.alive = True
         self.draining = False
-        self._assignments = {}
-        self._states = {}
+        self._assignments = reports.Assignments()
+        self._held, self._states = self._assignments.held, self._assignments.states
         self._tasks = {}
         self._storing = {}
         self._running = {}
         """When the deadlines of its episodes began to run, as far as it has seen."""
         pod = world.api.create(
-            "pods", NAMESPACE, {"metadata": {"name": name, "labels": dict(AGENT_LABELS)}, "spec": {}}
+            "pods", NAMESPACE, {"metadata": {"name": name, "labels": dict(reports.AGENT_LABELS)}, "spec": {}}
         )
         self.uid = pod["metadata"]["uid"]
         self.address = world.listen(self)
-        status = {
-            "phase": "Running", "podIP": self.address,
-            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
-        }  # fmt: skip
+        status = reports.running(self.address, VirtualClock().now(), ("agent",))
         world.api.patch("pods", NAMESPACE, name, {"status": status}, status=True)
 
     def cut(self, seconds):
@@ -93,7 +91,7 @@ class AgentPod:
     @property
     def held(self):
         """UIDs of the assigned episodes."""
-        return set(self._assignments)
+        return set(self._held)
 
     @property
     def idle(self):
@@ -105,13 +103,17 @@ class AgentPod:
         state = self._states.get(uid)
         return state is not None and state.attempt == attempt and state.state in _STORING
 
+    def has_failed(self, uid):
+        """Whether it reports that it cannot go on with the episode."""
+        return uid in self._states and self._states[uid].state is AssignmentState.FAILED
+
     @property
     def storing_pod(self):
         """The pod of an episode whose verdict it is about to store; None: there is none."""
         return next(
             (
                 each.pod_name
-                for uid, each in self._assignments.items()
+                for uid, each in self._held.items()
                 if self.alive and each.mode is AssignmentMode.RUN and self.is_storing(uid, each.attempt)
             ),
             None,
@@ -121,7 +123,7 @@ class AgentPod:
         """The process dies and starts again, without memory."""
         for task in (*self._tasks.values(), *self._storing.values()):
             task.cancel()
-        for memory in (self._assignments, self._states, self._tasks, self._storing, self._running):
+        for memory in (self._assignments, self._tasks, self._storing, self._running):
             memory.clear()
         self.incarnation += 1
         self._breakers = Breakers(asyncio.get_running_loop().time, self.world.random.random)
@@ -135,18 +137,17 @@ class AgentPod:
 
     def report(self):
         """``GET /v1/assignments``."""
-        return AgentReport(
-            incarnation=str(self.incarnation), slots=self.slots, draining=self.draining,
-            assignments=tuple(self._states.values()), outages=self._breakers.report(),
+        return self._assignments.report(
+            self.slots, incarnation=str(self.incarnation), draining=self.draining, outages=self._breakers.report(),
             store_problem="" if self._store_answers else "away",
         )  # fmt: skip
 
     def assign(self, assignment):
         """``PUT``: a higher term supersedes the present one. Returns whether it is accepted."""
-        uid, known = assignment.episode_uid, self._assignments.get(assignment.episode_uid)
-        if known is not None and _rank(known) >= _rank(assignment):
-            return _rank(known) == _rank(assignment)
-        runs = [each for each in self._assignments.values() if self._takes_slot(each) and each is not known]
+        uid, known = assignment.episode_uid, self._held.get(assignment.episode_uid)
+        if not self._assignments.is_newer(assignment):
+            return (known.attempt, known.epoch) == (assignment.attempt, assignment.epoch)
+        runs = [each for each in self._held.values() if self._takes_slot(each) and each is not known]
         if self.draining or (assignment.mode is AssignmentMode.RUN and len(runs) >= self.slots):
             return False
         self.world.record_assignment(assignment, self.uid)
@@ -154,7 +155,7 @@ class AgentPod:
         before = self._tasks.pop(uid, None) or self._storing.get(uid)
         if before is not None and not (storing and assignment.mode is AssignmentMode.RECOVER):
             before.cancel()
-        self._assignments[uid] = assignment
+        self._held[uid] = assignment
         self._running.pop(uid, None)
         self._set(assignment, AssignmentState.PREPARING)
         self._tasks[uid] = self.world.spawn(self._run(assignment, before))
@@ -162,28 +163,22 @@ class AgentPod:
 
     def withdraw(self, uid):
         """``DELETE``: a result that is being stored is stored all the same."""
-        assignment, task = self._assignments.get(uid), self._tasks.pop(uid, None)
+        assignment, task = self._held.get(uid), self._tasks.pop(uid, None)
         if task is not None and assignment is not None and self.is_storing(uid, assignment.attempt):
             self._storing[uid] = task
             task.add_done_callback(lambda _: self._storing.pop(uid, None))
         elif task is not None:
             task.cancel()
-        self._assignments.pop(uid, None)
-        self._states.pop(uid, None)
+        self._assignments.drop(uid)
 
     def _takes_slot(self, assignment):
         state = self._states.get(assignment.episode_uid)
         return assignment.mode is AssignmentMode.RUN and (state is None or state.state not in _OVER)
 
     def _set(self, assignment, state, **more):
-        uid = assignment.episode_uid
-        if self._assignments.get(uid) is assignment:
-            begun = self._running.get(uid)
-            seconds = 0 if begun is None else int(asyncio.get_running_loop().time() - begun)
-            self._states[uid] = AssignmentStatus(
-                episode_uid=uid, attempt=assignment.attempt, epoch=assignment.epoch, state=state,
-                active_seconds=seconds, **more,
-            )  # fmt: skip
+        begun = self._running.get(assignment.episode_uid)
+        seconds = 0 if begun is None else int(asyncio.get_running_loop().time() - begun)
+        self._assignments.set(assignment, state, active_seconds=seconds, **more)
 
     async def _run(self, assignment, before):
         if before is not None:
@@ -200,19 +195,20 @@ class AgentPod:
                 await self._release(assignment)
             else:
                 found = await self._play(assignment)
-            reason, outcome = found
-            self._set(assignment, AssignmentState.FINISHED, reason=reason, outcome=outcome, steps=outcome.steps)
+            self._set(assignment, AssignmentState.FINISHED, outcome=found, steps=found.steps)
         except ModelUnavailable as error:
             self.world.refused_by_breakers += str(error) != AWAY
-            failed = {"reason": EndReason.MODEL_ERROR, "message": str(error), "outage": True}
-            self._set(assignment, AssignmentState.FAILED, **failed)
+            failed = AttemptOutcome(resolved=False, reason=EndReason.MODEL_ERROR, message=str(error))
+            self._set(assignment, AssignmentState.FAILED, outcome=failed, outage=True)
         except Gone:
             self._failed(assignment, "the sidecar does not answer")
         except SandboxDied:
             self._failed(assignment, "the sandbox is gone")
+        except SetupFailed:
+            self._failed(assignment, "the repository cannot be set up", EndReason.SETUP_FAILED)
         except (Superseded, GivenUp):
-            if self._assignments.get(assignment.episode_uid) is assignment:
-                del self._assignments[assignment.episode_uid], self._states[assignment.episode_uid]
+            if self._held.get(assignment.episode_uid) is assignment:
+                self._assignments.drop(assignment.episode_uid)
 
     async def _play(self, assignment):
         drives = assignment.mode is AssignmentMode.RUN
@@ -221,7 +217,7 @@ class AgentPod:
                 result = await self._drive(assignment)
         else:
             result = await self._serve_driver(assignment)
-        reached = result[1].steps
+        reached = result.steps
         self._set(assignment, AssignmentState.STORING, steps=reached)
         await self._reach_store(
             lambda: self._set(assignment, AssignmentState.STORE_UNAVAILABLE, message="away", steps=reached)
@@ -241,6 +237,8 @@ class AgentPod:
         begun, result = await self._call(
             assignment, lambda sidecar: sidecar.prepare(epoch, past, poisoned, remaining=remaining)
         )
+        if assignment.episode_uid in self.world.broken:
+            raise SetupFailed("the repository cannot be set up")
         self._running[assignment.episode_uid] = asyncio.get_running_loop().time()
         for number in range(begun, STEPS + 1):
             if result is not None:
@@ -301,8 +299,9 @@ class AgentPod:
             unavailable()
             await asyncio.sleep(self.world.random.uniform(5.0, 15.0))
 
-    def _failed(self, assignment, message):
-        self._set(assignment, AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST, message=message)
+    def _failed(self, assignment, message, reason=EndReason.SANDBOX_LOST):
+        outcome = AttemptOutcome(resolved=False, reason=reason, message=message)
+        self._set(assignment, AssignmentState.FAILED, outcome=outcome)
 
     async def _call(self, assignment, ask, *, ended=False):
         loop = asyncio.get_running_loop()
@@ -358,7 +357,3 @@ class Driver:
             if each["metadata"].get("labels", {}).get(EPISODE_LABEL) == self._name
         ]
         return base64.b64decode(secrets[-1]["data"]["url"]).decode() if secrets else ""
-
-
-def _rank(assignment):
-    return assignment.attempt, assignment.epoch

@@ -15,8 +15,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from dgym.kube import Answer, ConnectionLost, Transport
-from dgym.kube.errors import error_from_answer
+from dgym.kube import ApiResponse, ConnectionLost, Transport
+from dgym.kube._resources import error_from_answer
 from tests.simulation.merging import merged
 from tests.simulation.virtual import VirtualClock
 
@@ -107,7 +107,13 @@ class ApiServer:
         item = {**body, "metadata": metadata}
         if plural in ("episodes", "episodesets", "pods"):
             item.pop("status", None)
-        return self._store("ADDED", plural, item)
+        made = self._store("ADDED", plural, item)
+        owners = {each["uid"] for each in metadata.get("ownerReferences", ())}
+        present = {each["metadata"]["uid"] for each in self._objects.values()} if plural == "pods" else owners
+        if owners and owners.isdisjoint(present):
+            # The garbage collector deletes a pod that is created after the end of its owner.
+            self.delete(plural, namespace, name)
+        return made
 
     def _admit(self, namespace):
         """Count one more sandbox as used in each quota of the namespace, or refuse it."""
@@ -334,7 +340,7 @@ class ReplicaTransport(Transport):
         encoded = msgspec.json.encode(body)
         if code >= 300:
             raise error_from_answer(code, encoded, {})
-        return Answer(code, encoded)
+        return ApiResponse(code, encoded)
 
     @asynccontextmanager
     async def open_stream(self, request, *, silence):
@@ -394,6 +400,22 @@ def is_sandbox(pod):
 def is_running(pod):
     """Whether the quota of its namespace counts the pod."""
     return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+
+
+def is_finished(item):
+    """Whether the condition Finished of the object is true."""
+    conditions = item.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Finished" and each["status"] == "True" for each in conditions)
+
+
+def is_observed(item):
+    """Whether the status of the object follows its spec."""
+    return not 0 < item.get("status", {}).get("observedGeneration", 0) < item["metadata"]["generation"]
+
+
+def without_generation(status):
+    """The status without the field that every change of the spec changes."""
+    return {name: value for name, value in status.items() if name != "observedGeneration"}
 
 
 def parse_path(path):

@@ -6,10 +6,11 @@ from collections import Counter, defaultdict
 
 import msgspec
 
+from dgym.api import INDEX_LABEL, RETRY_KEY
+from dgym.wire import calls
 from dgym.wire.assignments import Assignment
-from dgym.wire.http import Path
+from dgym.wire.client import PodTransport, Unanswered, UncheckedAnswer
 from dgym.wire.signing import sign_answer
-from dgym_operator.calls import Answer, PodCaller, Unreachable
 from tests.simulation.agents import MODEL, AgentPod, Driver
 from tests.simulation.api_server import is_running, is_sandbox
 from tests.simulation.kubelet import Kubelet
@@ -46,6 +47,10 @@ class World:
         """Steps that kill the sandbox, by UID."""
         self.endless = {}
         """Episodes with a step that does not end, by UID; whether their sidecars forget the deadline."""
+        self.unsolved = set()
+        """UIDs of Episodes whose tests fail in the end."""
+        self.broken = set()
+        """UIDs of Episodes whose sandbox cannot be set up."""
         self.clocks = {}
         """How long the deadline has run in each attempt whose sidecar has ended, by UID and attempt."""
         self.cancelled = set()
@@ -127,14 +132,14 @@ class World:
         self.agents.append(agent)
         return agent
 
-    def add_episode(self, name, kind):
+    def add_episode(self, name, kind, ttl=None):
         """An Episode, as a user applies it: for an ``agent`` or a ``driver``.
 
         Steps that are ``deadly`` kill their sandbox. One is ``endless``, and ``stuck`` where the sidecar does not end
         it, either, when the deadline has passed.
         """
         # Every other one has a task of its own.
-        spec = {"driverIdleTimeoutSeconds": DRIVER_IDLE_SECONDS} | (
+        spec = {"driverIdleTimeoutSeconds": DRIVER_IDLE_SECONDS, "ttlSecondsAfterFinished": ttl} | (
             {"task": _TASK} if len(self.verdicts) % 2 else {"taskRef": {"name": "bug"}}
         )
         if kind in ("endless", "stuck"):
@@ -153,15 +158,33 @@ class World:
             self.drivers[uid] = Driver(self, name)
             self.spawn(self.drivers[uid].run())
 
-    def add_set(self, samples):
-        """An EpisodeSet of so many episodes, two thirds of them at a time."""
+    def add_set(self, samples, arms=0, ttl=None):
+        """An EpisodeSet of so many episodes, two thirds of them at a time.
+
+        With ``arms`` there are so many episodes in each arm of each of two tasks, and they end in several ways.
+        """
         self._add_task()
         spec = {
             "tasks": [{"name": "bug"}], "samples": samples, "parallelism": max(1, 2 * samples // 3),
-            "template": {"agent": {"name": "solution", "model": MODEL}},
+            "template": {"agent": {"name": "solution", "model": MODEL}, "ttlSecondsAfterFinished": ttl},
         }  # fmt: skip
+        if arms:
+            self._add_task("bug-2")
+            spec["tasks"] = [{"name": "bug"}, {"name": "bug-2"}]
+            spec["arms"] = [{"name": f"arm-{number}", "agent": {"name": "solution"}} for number in range(arms)]
+            spec["parallelism"] = max(2, 2 * samples * arms // 3)
+            self.api.observers.append(self._choose_end)
         body = {"apiVersion": "dgym.dev/v1alpha1", "kind": "EpisodeSet", "metadata": {"name": "many"}, "spec": spec}
         self.api.create("episodesets", NAMESPACE, body)
+
+    def _choose_end(self, kind, plural, item):
+        labels = item["metadata"].get("labels", {})
+        if plural == "episodes" and kind == "ADDED" and INDEX_LABEL in labels:
+            end = int(labels[INDEX_LABEL]) % 3
+            if end == 1:
+                self.unsolved.add(item["metadata"]["uid"])
+            elif end == 2 and RETRY_KEY not in labels:
+                self.broken.add(item["metadata"]["uid"])
 
     def add_pool(self, idle):
         """A SandboxPool for all episodes."""
@@ -188,13 +211,13 @@ class World:
         change = {"status": {"used": {"pods": str(used)}}}
         self.api.patch("resourcequotas", NAMESPACE, "sandboxes", change, status=True)
 
-    def _add_task(self):
-        if self.api.get("debugtasks", NAMESPACE, "bug") is None:
-            body = {"apiVersion": "dgym.dev/v1alpha1", "kind": "DebugTask", "metadata": {"name": "bug"}, "spec": _TASK}
+    def _add_task(self, name="bug"):
+        if self.api.get("debugtasks", NAMESPACE, name) is None:
+            body = {"apiVersion": "dgym.dev/v1alpha1", "kind": "DebugTask", "metadata": {"name": name}, "spec": _TASK}
             self.api.create("debugtasks", NAMESPACE, body)
 
 
-class Caller(PodCaller):
+class Caller(PodTransport):
     """The operator's calls to agents and sidecars, over the simulated network."""
 
     def __init__(self, world, transport, deadline_seconds):
@@ -202,7 +225,7 @@ class Caller(PodCaller):
         self._transport = transport
         self._deadline_seconds = deadline_seconds
 
-    async def call(self, method, url, *, authorization, body=None):
+    async def send(self, method, url, *, headers, data):
         random, loop = self._world.random, asyncio.get_running_loop()
         await self._transport.thaw()
         await asyncio.sleep(random.expovariate(1 / 0.02))
@@ -210,47 +233,46 @@ class Caller(PodCaller):
         peer = self._world.peers.get(f"http://{base}")
         lost = random.random() < self._world.api.faults
         if lost and random.random() < 0.5:
-            raise Unreachable("lost before it had an effect")
-        status, content = self._answered(peer, method, slash + path, body, loop.time())
+            raise Unanswered("lost before it had an effect")
+        status, content = self._answered(peer, method, slash + path, data.read(), loop.time())
         signature = ""
         if isinstance(peer, Sidecar):
-            key = peer.bind_key if slash + path == Path.BIND else peer.key
-            signature = sign_answer(key, authorization, status, content)
+            key = peer.bind_key if slash + path == calls.BIND.path else peer.key
+            signature = sign_answer(key, headers["Authorization"], status, content)
         await asyncio.sleep(random.expovariate(1 / 0.02))
         await self._transport.thaw()
         if lost:
             await asyncio.sleep(self._deadline_seconds)
-            raise Unreachable("the answer was lost")
-        return Answer(status, content, signature)
+            raise Unanswered("the answer was lost")
+        return UncheckedAnswer(status, content, signature)
 
     def _answered_by_sidecar(self, peer, path, body):
         if self._world.is_strangers(peer.pod):
             self._world.problems.append(f"the pod {peer.pod} was called, which the operator has not made")
         if not peer.reachable:
-            raise Unreachable("no sidecar")
-        if path == Path.BIND:
+            raise Unanswered("no sidecar")
+        if path == calls.BIND.path:
             return peer.bind(json.loads(body)), b"{}"
         if not peer.is_bound:
             return 401, b"{}"
-        if path == Path.CANCEL and not peer.cancel():
+        if path == calls.CANCEL.path and not peer.cancel():
             return 202, b"{}"
-        if path == Path.PAUSE and json.loads(body)["epoch"] >= peer.epoch:
+        if path == calls.PAUSE.path and json.loads(body)["epoch"] >= peer.epoch:
             peer.pause()
-        answers = {Path.VERIFY: peer.verify, Path.STATE: peer.state}
+        answers = {calls.TERMINATED.path: peer.terminated, calls.STATE.path: peer.state}
         return 200, json.dumps(answers[path]() if path in answers else {}).encode()
 
     def _answered(self, peer, method, path, body, now):
         if isinstance(peer, Sidecar):
             return self._answered_by_sidecar(peer, path, body)
         if peer is None or not peer.alive or now < peer.cut_until:
-            raise Unreachable("no agent")
+            raise Unanswered("no agent")
         if method == "GET":
             return 200, msgspec.json.encode(peer.report())
         uid = path.rpartition("/")[2]
         if method == "DELETE":
-            if uid not in peer.held:
-                return 404, b"unknown"
-            peer.withdraw(uid)
+            if uid in peer.held:
+                peer.withdraw(uid)
         elif not peer.assign(msgspec.json.decode(body, type=Assignment)):
             return 409, b"no slot, or outdated"
         return 200, json.dumps({}).encode()

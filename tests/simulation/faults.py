@@ -3,8 +3,8 @@
 import asyncio
 from typing import NamedTuple
 
-from tests.simulation.api_server import Refusal
-from tests.simulation.invariants import is_finished
+from dgym.api import RETRY_KEY
+from tests.simulation.api_server import Refusal, is_finished
 from tests.simulation.sidecar import NAMESPACE
 
 KINDS = (
@@ -50,6 +50,8 @@ KINDS = (
 STRANGER = "episode: its next pod taken by a stranger"
 """A tenant makes a pod with the name, the labels and the owner of the episode's next one, and deletes it later."""
 CANCELLED_SET = "set: cancelled"
+USERS = ("set: suspended", "set: scaled down", "set: retried", "set: without one of its episodes")
+"""What users do to an EpisodeSet."""
 HARMLESS = (
     "leader",
     "replicas",
@@ -233,8 +235,31 @@ class Injector:
 
     async def _set_cancelled(self, episode_set, _seconds):
         self._world.cancelled.add(episode_set["metadata"]["uid"])
-        name = episode_set["metadata"]["name"]
-        self._api.patch("episodesets", NAMESPACE, name, {"spec": {"cancel": True}}, status=False)
+        self._change_set(episode_set, spec={"cancel": True})
+
+    async def _set_suspended(self, episode_set, seconds):
+        self._change_set(episode_set, spec={"suspend": True})
+        await asyncio.sleep(seconds)
+        self._change_set(episode_set, spec={"suspend": False})
+
+    async def _set_scaled_down(self, episode_set, seconds):
+        parallelism = episode_set["spec"]["parallelism"]
+        self._change_set(episode_set, spec={"parallelism": int(seconds) % max(1, parallelism)})
+        await asyncio.sleep(seconds)
+        self._change_set(episode_set, spec={"parallelism": max(1, parallelism)})
+
+    async def _set_retried(self, episode_set, seconds):
+        """All that failed run again, or those that failed for a reason."""
+        reasons = ("", " SetupFailed", " SandboxLost,AgentPodLost", " Resolved")[int(seconds) % 4]
+        self._change_set(episode_set, metadata={"annotations": {RETRY_KEY: f"{seconds:.3f}{reasons}"}})
+
+    async def _set_without_one_of_its_episodes(self, _episode_set, seconds):
+        episodes = [each for each in self._api.items("episodes") if not is_finished(each)]
+        if episodes:
+            self._api.delete("episodes", NAMESPACE, _pick(episodes, int(seconds))["metadata"]["name"])
+
+    def _change_set(self, episode_set, **change):
+        self._api.patch("episodesets", NAMESPACE, episode_set["metadata"]["name"], change, status=False)
 
     def _patch(self, episode, spec):
         self._api.patch("episodes", NAMESPACE, episode["metadata"]["name"], {"spec": spec}, status=False)

@@ -5,9 +5,10 @@ from collections import Counter
 import msgspec
 
 from dgym.wire import EndReason
-from dgym_operator.controllers.episode.conclusion import MOST_POISONED
+from dgym_operator.controllers.episode._finish import MOST_POISONED
 from tests.simulation.agents import STEPS
-from tests.simulation.api_server import is_running, is_sandbox, parse_path
+from tests.simulation.api_server import is_finished, is_observed, is_running, is_sandbox, parse_path
+from tests.simulation.attempts import AttemptInvariants
 from tests.simulation.replicas import WORKERS
 from tests.simulation.sets import SetInvariants
 from tests.simulation.sidecar import NAMESPACE
@@ -56,7 +57,6 @@ class Invariants:
         self._wanted_by_status = {}
         self._written = set()
         self._attempts = {}
-        self._ends = {}
         self._ending = {}
         self._leaders = set()
         self._open_since = 0.0
@@ -65,9 +65,21 @@ class Invariants:
         self._made = 0
         self._clock = VirtualClock()
         self.sets = SetInvariants(api, schedule)
-        api.observers.append(self._observe)
-        api.observers.append(self.sets.observe)
-        api.request_observers.append(self._observe_request)
+        self.attempts = AttemptInvariants(api, world, schedule)
+        api.observers += map(self._checked, (self._observe, self.sets.observe, self.attempts.observe))
+        checks = self._observe_request, self.attempts.observe_request, self.sets.observe_request
+        api.request_observers += map(self._checked, checks)
+
+    def _checked(self, observe):
+        """Record an exception of a check: the operator would take it for one of the server, and try again."""
+
+        def check(*args):
+            try:
+                observe(*args)
+            except Exception as error:
+                self._observed.append(f"{observe.__qualname__}: {error!r}")
+
+        return check
 
     def _observe(self, kind, plural, item):
         """What must hold at every write."""
@@ -86,8 +98,7 @@ class Invariants:
         if plural == "pods":
             self._observe_owner(item["metadata"])
             return
-        self._observe_epoch(item["metadata"]["name"], item.get("status", {}))
-        self._observe_end(item)
+        self._observe_epoch(item["metadata"], item.get("status", {}))
         self._observe_loss(item)
         self._observe_wanted(item)
         assigned = Counter(
@@ -188,13 +199,6 @@ class Invariants:
             if late > _NOTICED_SECONDS:
                 self._observed.append(f"{episode['metadata']['name']} lost its sandbox {late:.0f} s before its end")
 
-    def _observe_end(self, episode):
-        name, reason = episode["metadata"]["name"], episode.get("status", {}).get("reason")
-        if is_finished(episode):
-            self._ends.setdefault(name, reason)
-        if name in self._ends and (reason != self._ends[name] or not is_finished(episode)):
-            self._observed.append(f"{name} ended as {self._ends[name]}, and its status has changed since")
-
     def _observe_wanted(self, episode):
         """Since when which attempt needs a pod."""
         name, spec, status = episode["metadata"]["name"], episode["spec"], episode.get("status", {})
@@ -228,14 +232,15 @@ class Invariants:
             if wanted != attempt and now > since + _READ_SECONDS:
                 self._observed.append(f"a pod of attempt {attempt} of {name} is made, and {wanted} is needed")
 
-    def _observe_epoch(self, name, status):
-        epoch, assignment, before = status.get("epoch", 0), status.get("assignment"), self._epochs.get(name, (0, None))
+    def _observe_epoch(self, metadata, status):
+        name, uid = metadata["name"], metadata["uid"]
+        epoch, assignment, before = status.get("epoch", 0), status.get("assignment"), self._epochs.get(uid, (0, None))
         agent = assignment["agentPodUID"] if assignment is not None else before[1]
         if epoch < before[0] or (assignment is not None and assignment["epoch"] != epoch):
             self._observed.append(f"{name}: an assignment has epoch {assignment and assignment['epoch']}, not {epoch}")
         if epoch == before[0] and agent != before[1]:
             self._observed.append(f"{name}: epoch {epoch} was used twice")
-        self._epochs[name] = epoch, agent
+        self._epochs[uid] = epoch, agent
 
     def violations(self, *, ended):
         """What must hold when all faults are over."""
@@ -256,7 +261,7 @@ class Invariants:
         if ended:
             found += self.left_over()
             found += self.sets.violations()
-        found += (*self._quota_problems(), *self._outage_problems())
+        found += (*self._quota_problems(), *self._outage_problems(), *self.attempts.violations())
         return found
 
     def _wrong(self, uid, owners, status):
@@ -265,7 +270,8 @@ class Invariants:
         reason, attempt = status.get("reason"), status.get("attempt")
         if len(stored) > 1:
             yield f"{len(stored)} verdicts were stored, of attempts {sorted(stored)}"
-        for number, (verdict, _) in stored.items():
+        for number, outcome in stored.items():
+            verdict = outcome.reason
             if (number, verdict) != (attempt, reason):
                 yield (
                     f"{verdict} of attempt {number} is stored, and attempt {attempt} ended as {reason}: "
@@ -294,7 +300,7 @@ class Invariants:
             elif status["outcome"]["steps"] != STEPS:
                 yield f"resolved after {status['outcome']['steps']} steps"
         blamed = (
-            reason == EndReason.UNRESOLVED
+            (reason == EndReason.UNRESOLVED and uid not in self._world.unsolved)
             or (reason == EndReason.DEADLINE_EXCEEDED and uid not in self._world.endless)
             or (reason == EndReason.CANCELLED and not cancelled)
             or (reason == EndReason.DRIVER_IDLE and not (driver is not None and driver.crashed))
@@ -307,6 +313,10 @@ class Invariants:
             expected = EndReason.SANDBOX_KILLED if deadly else EndReason.RESOLVED
             if uid in self._world.endless:
                 expected = EndReason.DEADLINE_EXCEEDED
+            if uid in self._world.unsolved:
+                expected = EndReason.UNRESOLVED
+            if uid in self._world.broken:
+                expected = EndReason.SETUP_FAILED
             lost = status.get("failures", 0) + status.get("disruptions", 0)
             if uid in self._world.deadly and self._has("cluster: store away"):
                 # Without the record of an attempt the next numbers its steps anew, and a death under a number that is
@@ -347,6 +357,13 @@ class Invariants:
         ready = sum(_owner_kind(pod) == "SandboxPool" and _is_ready(pod) for pod in self._api.items("pods"))
         if ready != self._schedule.idle:
             yield f"the pool has {ready} idle pods in place of {self._schedule.idle}"
+        if not self.sets.is_finished():
+            yield "the set is not finished"
+        for episode in self._api.items("episodes"):
+            if not is_observed(episode):
+                yield f"the status of {episode['metadata']['name']} does not follow its spec"
+        if self._schedule.ttl is not None:
+            yield from (f"{each['metadata']['name']} has not expired" for each in self._api.items("episodes"))
         for agent in self._world.agents:
             if agent.alive and agent.held:
                 yield f"{agent.name} still has {sorted(agent.held)}"
@@ -366,8 +383,3 @@ def _owner_kind(pod):
 def _is_ready(pod):
     conditions = pod.get("status", {}).get("conditions", [])
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-
-
-def is_finished(episode):
-    conditions = episode.get("status", {}).get("conditions", [])
-    return any(each["type"] == "Finished" and each["status"] == "True" for each in conditions)

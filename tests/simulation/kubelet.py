@@ -2,7 +2,10 @@
 
 import asyncio
 
-from tests.simulation.sidecar import NAMESPACE, SANDBOX, Sidecar, now_text
+from tests.simulation import reports
+from tests.simulation.api_server import is_sandbox
+from tests.simulation.sidecar import NAMESPACE, Sidecar
+from tests.simulation.virtual import VirtualClock
 
 TOLERATION_SECONDS = 40.0
 """After so long the pods of a lost node are deleted; nothing on the node confirms it."""
@@ -16,6 +19,7 @@ class Kubelet:
         self._random = world.random
         self._deleted = {}
         self._lost = set()
+        self._now = VirtualClock().now
         world.api.observers.append(self._observe)
 
     def lose_node(self, name):
@@ -47,16 +51,13 @@ class Kubelet:
 
     def report_running(self, sidecar):
         """Write the state of the sandbox's container, in a pod whose other containers run."""
-        states = {"sandbox": sidecar.sandbox, "verifier": {"running": {}}, "sidecar": {"running": {}}}
+        states = dict.fromkeys(reports.CONTAINERS, reports.RUNNING) | {"sandbox": sidecar.sandbox}
         if sidecar.ending is None and self._uid(sidecar.pod) not in self._lost:
-            self.report(
-                sidecar.pod, conditions=[self._condition("PodScheduled"), self._condition("Ready", "False")],
-                containerStatuses=[{"name": name, "state": state} for name, state in states.items()],
-            )  # fmt: skip
+            self.report(sidecar.pod, **reports.status(states, self._now()))
 
     def _observe(self, kind, plural, pod):
         metadata = pod["metadata"]
-        if plural != "pods" or metadata.get("labels", {}).get("app.kubernetes.io/component") != SANDBOX:
+        if plural != "pods" or not is_sandbox(pod):
             return
         if kind == "ADDED":
             self._deleted[metadata["uid"]] = asyncio.Event()
@@ -77,12 +78,7 @@ class Kubelet:
             sidecar = Sidecar(world, name)
         else:
             sidecar = Sidecar(world, name, owner["uid"], int(pod["metadata"]["labels"]["dgym.dev/attempt"]))
-        address = world.listen(sidecar)
-        self.report(
-            name, phase="Running", podIP=address,
-            conditions=[self._condition("PodScheduled"), self._condition("Ready")],
-            containerStatuses=[{"name": each, "state": {"running": {}}} for each in ("sandbox", "verifier", "sidecar")],
-        )  # fmt: skip
+        self.report(name, **reports.running(world.listen(sidecar), self._now()))
         ended = asyncio.ensure_future(sidecar.ended.wait())
         await asyncio.wait((deleted, ended), return_when=asyncio.FIRST_COMPLETED)
         if pod["metadata"]["uid"] in self._lost:
@@ -94,13 +90,9 @@ class Kubelet:
             return
         if sidecar.result is not None:
             world.shown.add((sidecar.uid, sidecar.attempt))
-        self.report(
-            name, phase="Failed" if sidecar.ending["exitCode"] else "Succeeded",
-            containerStatuses=[
-                {"name": each, "state": _last_state(sidecar, each)} for each in ("sandbox", "verifier", "sidecar")
-            ],
-            conditions=[self._condition("PodScheduled"), self._condition("Ready", "False")],
-        )  # fmt: skip
+        states = {each: _last_state(sidecar, each) for each in reports.CONTAINERS}
+        phase = "Failed" if sidecar.ending["exitCode"] else "Succeeded"
+        self.report(name, phase=phase, **reports.status(states, self._now()))
         await deleted
         self._remove(name, pod)
 
@@ -115,13 +107,14 @@ class Kubelet:
 
     async def _evict(self, name):
         pod = self._world.api.get("pods", NAMESPACE, name)
-        self.report(name, conditions=[self._condition("PodScheduled"), self._condition("Ready", "False")])
+        self.report(name, conditions=reports.conditions(self._now(), ready=False))
         await asyncio.sleep(TOLERATION_SECONDS)
         current = self._world.api.get("pods", NAMESPACE, name)
         if pod is None or current is None or current["metadata"]["uid"] != pod["metadata"]["uid"]:
             return
-        target = self._condition("DisruptionTarget") | {"reason": "DeletionByTaintManager"}
-        self.report(name, conditions=[self._condition("PodScheduled"), self._condition("Ready", "False"), target])
+        now = self._now()
+        target = reports.condition("DisruptionTarget", now) | {"reason": "DeletionByTaintManager"}
+        self.report(name, conditions=[*reports.conditions(now, ready=False), target])
         self._world.api.delete("pods", NAMESPACE, name)
         await asyncio.sleep(self._random.uniform(5.0, 120.0))
         self._remove(name, pod)
@@ -130,9 +123,6 @@ class Kubelet:
         found = self._world.api.get("pods", NAMESPACE, name)
         if found is not None and found["metadata"]["uid"] == pod["metadata"]["uid"]:
             self._world.api.delete("pods", NAMESPACE, name, grace=False)
-
-    def _condition(self, kind, status="True"):
-        return {"type": kind, "status": status, "lastTransitionTime": now_text()}
 
 
 def _last_state(sidecar, container):

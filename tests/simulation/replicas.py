@@ -4,10 +4,11 @@ import asyncio
 from contextlib import asynccontextmanager
 from functools import cache
 
-from dgym.kube import Access, Credentials
+from dgym.kube import ClusterAccess, Credentials
 from dgym_operator.app import Operator
-from dgym_operator.app.operator import Network
-from dgym_operator.policies import NamespacePolicies, NamespacePolicy
+from dgym_operator.app._operator import Network
+from dgym_operator.chart_values import NamespacePolicies, NamespacePolicy
+from dgym_operator.controllers import Policy
 from dgym_operator.render import Renderer
 from dgym_operator.settings import Settings
 from tests.simulation import virtual
@@ -16,6 +17,7 @@ from tests.simulation.cluster import Caller
 from tests.simulation.sidecar import NAMESPACE
 
 WORKERS = 4
+POLICY = Policy(workers=WORKERS, lease_retry_seconds=4.0)
 
 
 class Replica:
@@ -64,9 +66,9 @@ class Replica:
         self._stop = asyncio.Event()
         self._operator = Operator(
             _settings(self._number, self._max_active),
-            Access(server="http://api", namespace=NAMESPACE, credentials=Credentials()),
+            ClusterAccess(server="http://api", namespace=NAMESPACE, credentials=Credentials()),
             clock=virtual.ProcessClock(self.transport.thaw), random=random, random_bytes=random.randbytes,
-            network=_network(self._world, self.transport), renderer=_renderer(),
+            network=_network(self._world, self.transport), renderer=_renderer(), policy=POLICY,
         )  # fmt: skip
         self._task = asyncio.ensure_future(self._operator.run(self._stop))
 
@@ -81,7 +83,7 @@ def _renderer():
 def _settings(number, max_active):
     return Settings(
         namespace=NAMESPACE, watch_namespaces=(NAMESPACE,), sandbox_image="sandbox", sidecar_image="sidecar",
-        pod_name=f"operator-{number}", workers=WORKERS, lease_retry_seconds=4.0,
+        pod_name=f"operator-{number}",
         namespace_policies=NamespacePolicies(defaults=NamespacePolicy(max_active=max_active)),
     )  # fmt: skip
 
@@ -89,7 +91,7 @@ def _settings(number, max_active):
 def _network(world, transport):
     class Simulated(Network):
         @asynccontextmanager
-        async def callers(self):
+        async def pods(self):
             yield lambda seconds: Caller(world, transport, seconds)
 
         @staticmethod

@@ -8,10 +8,10 @@ from random import Random
 from typing import NamedTuple
 
 from tests.simulation import virtual
-from tests.simulation.api_server import ApiServer
+from tests.simulation.api_server import ApiServer, is_finished
 from tests.simulation.cluster import World
-from tests.simulation.faults import CANCELLED_SET, KINDS, STRANGER, Fault, Injector
-from tests.simulation.invariants import Invariants, is_finished
+from tests.simulation.faults import CANCELLED_SET, KINDS, STRANGER, USERS, Fault, Injector
+from tests.simulation.invariants import Invariants
 from tests.simulation.replicas import Replica
 
 EPISODES = 4
@@ -25,6 +25,8 @@ SETS = 0.25
 """The share of schedules with an EpisodeSet, of which every other one is cancelled."""
 QUOTAS = 0.3
 """The share of schedules with a ResourceQuota, of those without a SandboxPool."""
+_UNNOTICED = ("leader", "cluster: watches", "cluster: history")
+"""Beginnings of kinds that only the operator notices."""
 FILLING_SECONDS = 22.0
 """So long before the episodes the SandboxPool is created: the pods of a quiet cluster are ready by then."""
 REPLICAS = 2
@@ -33,6 +35,8 @@ FAULTY_SECONDS = 60.0
 """Faults begin, and requests fail, within so long: without faults the episodes take 40 s."""
 LEFT_OVER_SECONDS = 300.0
 """What is left over may take so long to disappear: the pods of lost nodes are deleted late."""
+QUIET_SECONDS = 20.0
+"""The operator is observed for so long when all is over."""
 LIMIT_SECONDS = 4 * 3600.0
 """An episode that has not ended by then never will: beyond every back-off and deadline of the policy."""
 
@@ -42,7 +46,8 @@ class Schedule(NamedTuple):
 
     ``episodes`` are the kinds of them, ``slots`` those of each agent, ``max_active`` bounds active episodes, and a
     SandboxPool has ``idle`` pods ready, unless that is 0. A ``quota`` bounds sandboxes. An EpisodeSet has so many
-    ``samples``, unless that is 0.
+    ``samples``, unless that is 0, or so many in each of its ``arms``. Finished episodes are deleted after ``ttl``
+    seconds, unless that is None.
     """
 
     seed: int
@@ -54,10 +59,17 @@ class Schedule(NamedTuple):
     idle: int = 0
     quota: int | None = None
     samples: int = 0
+    arms: int = 0
+    ttl: int | None = None
+
+    @property
+    def is_calm(self):
+        """Whether no request fails, and no fault is inflicted."""
+        return not self.lossy and not self.faults
 
     def __str__(self):
         limits = f"{self.slots} slots an agent, maxActive {self.max_active}, {self.idle} idle pods, quota {self.quota}"
-        limits += f", a set of {self.samples}"
+        limits += f", a set of {self.samples}, {self.arms} arms, ttl {self.ttl}"
         lines = [f"seed {self.seed}, {self.lossy:.1%} of requests fail, {', '.join(self.episodes)}; {limits}"]
         lines += [f"{each.at:7.2f} s {each.kind} #{each.choice}, {each.seconds:.1f} s" for each in self.faults]
         return "\n  ".join(lines)
@@ -89,16 +101,40 @@ def draw(seed):
     return Schedule(seed, tuple(sorted(faults)), lossy, tuple(kinds), slots, most, idle, quota, samples)
 
 
-def play(schedule, *, limit=LIMIT_SECONDS):
-    """Run the schedule for at most ``limit`` virtual seconds; returns what did not hold."""
+def draw_users(seed):
+    """The schedule of a seed in which users change an EpisodeSet, while leaders change and watches fail."""
+    random = Random(seed)
+    others = [kind for kind in KINDS if kind.startswith(_UNNOTICED)]
+    faults = [
+        Fault(
+            random.uniform(0.0, FAULTY_SECONDS), random.choice(USERS if random.random() < 0.7 else others),
+            random.randrange(8), random.uniform(1.0, 30.0),
+        )
+        for _ in range(random.randint(1, 5))
+    ]  # fmt: skip
+    samples, arms, ttl = random.choice((1, 2)), random.choice((1, 2, 3)), random.choice((None, 5, 60))
+    lossy, slots = random.choice((0.0, 0.0, 0.02)), random.choice((1, 2, 4))
+    return Schedule(seed, tuple(sorted(faults)), lossy, (), slots, samples=samples, arms=arms, ttl=ttl)
+
+
+def schedules(seed):
+    """All schedules of a seed."""
+    return draw(seed), draw_users(seed)
+
+
+def play(schedule, *, limit=LIMIT_SECONDS, prepare=lambda api: None):
+    """Run the schedule for at most ``limit`` virtual seconds; returns what did not hold.
+
+    ``prepare`` is called with the API server before anything else happens.
+    """
     try:
-        return virtual.run(_run(schedule, limit))
+        return virtual.run(_run(schedule, limit, prepare))
     except virtual.Stuck as error:
         return [str(error)]
 
 
-async def _run(schedule, limit):
-    return await _Run(schedule, limit).run()
+async def _run(schedule, limit, prepare):
+    return await _Run(schedule, limit, prepare).run()
 
 
 def shrink(schedule):
@@ -121,18 +157,21 @@ def _smaller(schedule):
         yield schedule._replace(quota=None)
     if schedule.idle:
         yield schedule._replace(idle=0)
-    if schedule.samples:
+    if schedule.ttl is not None:
+        yield schedule._replace(ttl=None)
+    if schedule.samples and schedule.episodes:
         yield schedule._replace(samples=0)
     for index in range(len(episodes) if len(episodes) > 1 or schedule.samples else 0):
         yield schedule._replace(episodes=episodes[:index] + episodes[index + 1 :])
 
 
 class _Run:
-    def __init__(self, schedule, limit):
+    def __init__(self, schedule, limit, prepare):
         self._schedule = schedule
         self._limit = limit
         random = Random(schedule.seed)
         self._api = ApiServer(random, faults=schedule.lossy)
+        prepare(self._api)
         self._world = World(self._api, random)
         self._invariants = Invariants(self._api, self._world, schedule)
         self._replicas = [Replica(self._world, number, schedule.max_active) for number in range(REPLICAS)]
@@ -152,9 +191,9 @@ class _Run:
             if schedule.quota:
                 self._world.add_quota(schedule.quota)
             for number, kind in enumerate(schedule.episodes):
-                self._world.add_episode(f"episode-{number}", kind)
+                self._world.add_episode(f"episode-{number}", kind, schedule.ttl)
             if schedule.samples:
-                self._world.add_set(schedule.samples)
+                self._world.add_set(schedule.samples, schedule.arms, schedule.ttl)
             ended = await self._until(self._all_finished, self._limit)
             # A fault that waits for its occasion may have waited in vain.
             if faults:
@@ -163,6 +202,9 @@ class _Run:
                 cut = max(agent.cut_until for agent in self._world.agents)
                 deadline = max(cut, asyncio.get_running_loop().time()) + LEFT_OVER_SECONDS
                 await self._until(lambda: not any(self._invariants.left_over()), deadline)
+                if all(fault.done() for fault in faults):
+                    self._invariants.attempts.is_over = True
+                    await asyncio.sleep(QUIET_SECONDS)
             found = self._invariants.violations(ended=ended)
             for task in replicas:
                 task.cancel()
@@ -185,4 +227,4 @@ class _Run:
         return self._invariants.sets.is_finished() and all(map(is_finished, self._api.items("episodes")))
 
 
-__all__ = ["Fault", "Schedule", "draw", "play", "shrink"]
+__all__ = ["Fault", "Schedule", "draw", "draw_users", "play", "schedules", "shrink"]

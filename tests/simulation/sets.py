@@ -2,12 +2,27 @@
 
 from collections import Counter
 
-from tests.simulation.api_server import is_running
+import msgspec
+
+from dgym.api import (
+    INDEX_LABEL,
+    RETRY_KEY,
+    SAMPLE_LABEL,
+    TREATMENTS,
+    EpisodeSetSpec,
+    Treatment,
+    episodes_of,
+    place_of,
+)
+from dgym_operator.controllers.episodeset import Indexes
+from tests.simulation.api_server import is_finished, is_observed, is_running, parse_path, without_generation
+from tests.simulation.sidecar import NAMESPACE
 from tests.simulation.virtual import VirtualClock
 
 _COUNTED_SECONDS = 20.0
 """Counts follow so soon: a watch may lag for seconds, and a set's status is written at most every second."""
 _CANCELLED = "set: cancelled"
+_COUNTS = ("resolved", "unresolved", "failed", "cancelled")
 
 
 class SetInvariants:
@@ -17,7 +32,14 @@ class SetInvariants:
         self._api = api
         # After a fault the counts may be late, and are right in the end.
         self._calm = not schedule.lossy and all(fault.kind == _CANCELLED for fault in schedule.faults)
-        self._indexes = Counter()
+        self._made = Counter()
+        self._allowed = Counter()
+        """How often each index may be made."""
+        self._ends = {}
+        """The last finished child of each index that counts."""
+        self._status = {}
+        self._most = 0
+        """The highest parallelism so far: a creation may be on its way when a user lowers it."""
         self._with_pod = [(0.0, 0)]
         """Since when how many unfinished children have a pod."""
         self._waiting_since = None
@@ -26,26 +48,83 @@ class SetInvariants:
 
     def observe(self, kind, plural, item):
         """What must hold at every write."""
-        if plural == "episodes" and kind == "ADDED" and _is_child(item):
-            self._observe_child(item)
+        if plural == "episodes" and _is_child(item):
+            self._observe_child(kind, item)
         if plural in ("episodes", "pods"):
             number, waiting = self._count()
             if number != self._with_pod[-1][1]:
                 self._with_pod.append((self._clock.monotonic(), number))
             if not waiting or self._waiting_since is None:
                 self._waiting_since = self._clock.monotonic() if waiting else None
-        if plural == "episodesets" and self._calm:
-            self._observe_counts(item.get("status", {}))
+        if plural == "episodesets" and kind != "DELETED":
+            self._most = max(self._most, item["spec"]["parallelism"])
+            self._observe_status(item)
+            if self._calm:
+                self._observe_counts(item.get("status", {}))
 
-    def _observe_child(self, child):
-        index = child["metadata"]["labels"]["dgym.dev/index"]
-        self._indexes[index] += 1
-        if self._indexes[index] > 1:
-            self.observed.append(f"the set has made index {index} {self._indexes[index]} times")
+    def _observe_child(self, kind, child):
+        index = _index_of(child)
+        if kind == "ADDED":
+            self._observe_creation(child, index)
+        elif kind == "DELETED" and not is_finished(child):
+            # A user has deleted it.
+            self._allowed[index] += 1
+        elif kind == "MODIFIED" and is_finished(child):
+            self._ends[index] = child
+
+    def _observe_creation(self, child, index):
+        self._made[index] += 1
+        self._allowed[index] = max(1, self._allowed[index])
+        if self._made[index] > self._allowed[index]:
+            self.observed.append(f"the set has made index {index} {self._made[index]} times")
         (each,) = self._api.items("episodesets")
-        unfinished = sum(not _is_finished(child) for child in self._children())
-        if unfinished > each["spec"]["parallelism"]:
+        unfinished = sum(not is_finished(child) for child in self._children())
+        if unfinished > self._most:
             self.observed.append(f"{unfinished} episodes of the set are unfinished, of at most {each['spec']}")
+        tasks = each["spec"]["tasks"]
+        place = place_of(_spec(each), len(tasks), index)
+        found = child["spec"]["taskRef"]["name"], child["metadata"]["labels"][SAMPLE_LABEL]
+        if found != (tasks[place.task]["name"], str(place.sample)):
+            self.observed.append(f"index {index} is of task and sample {found}")
+
+    def _observe_status(self, episode_set):
+        before, after = self._status, episode_set.get("status", {})
+        self._status = after
+        retried = after.get("retry") != before.get("retry")
+        same = without_generation(after) == without_generation(before)
+        if is_finished({"status": before}) and not retried and not same:
+            self.observed.append("the set has ended, and its status has changed since")
+        counts = {name: after.get(name, 0) for name in _COUNTS}
+        if any(counts[name] < before.get(name, 0) for name in _COUNTS if not (retried and name == "failed")):
+            self.observed.append(f"the set counts {counts} after {before}")
+        arms = after.get("arms", ())
+        if arms and any(sum(arm.get(name, 0) for arm in arms) != counts[name] for name in _COUNTS[:3]):
+            self.observed.append(f"the set counts {counts}, and in its arms {arms}")
+        failed = [index for each in after.get("failedIndexes", ()) for index in Indexes.parse(each["indexes"])]
+        completed = Indexes.parse(after.get("completedIndexes", ""))
+        if not len(set(failed)) == len(failed) == counts["failed"] or len(completed) != sum(counts.values()):
+            self.observed.append(f"the set counts {counts}, failed are {failed}, completed {completed}")
+        others = len(completed) + sum(after.get(name, 0) for name in ("pending", "active", "suspended"))
+        if after.get("startTime") and not episode_set["spec"].get("cancel") and others != after["total"]:
+            self.observed.append(f"the counts of the set add up to {others}, and it has {after['total']} episodes")
+        present = {_index_of(child) for child in self._children()}
+        for index in Indexes.parse(before.get("completedIndexes", "")):
+            if index not in completed:
+                if index in present or _has_verdict(self._ends.pop(index)):
+                    self.observed.append(f"index {index} has an Episode or a verdict, and is to run again")
+                self._allowed[index] += 1
+
+    def observe_request(self, _transport, request):
+        """An Episode of the set is deleted if it has failed and is to run again, or if it is counted and expired."""
+        _, plural, name, _ = parse_path(request.path)
+        child = self._api.get(plural, NAMESPACE, name) if (request.method, plural) == ("DELETE", "episodes") else None
+        if child is None or not _is_child(child):
+            return
+        counted = _index_of(child) in Indexes.parse(self._status.get("completedIndexes", ""))
+        expires = counted and child["spec"].get("ttlSecondsAfterFinished") is not None
+        same = msgspec.json.decode(request.body)["preconditions"]["uid"] == child["metadata"]["uid"]
+        if same and (not is_finished(child) or (_has_verdict(child) and not expires)):
+            self.observed.append(f"{name} is deleted, and is not to run again: {child.get('status')}")
 
     def _observe_counts(self, status):
         now = self._clock.monotonic()
@@ -56,7 +135,7 @@ class SetInvariants:
         if not min(recent) <= status.get("active", 0) <= max(recent):
             self.observed.append(f"active is {status.get('active', 0)}, and {recent} children had a pod of late")
         late = self._waiting_since is not None and now > self._waiting_since + _COUNTED_SECONDS
-        if late and not status.get("waiting") and not _is_finished({"status": status}):
+        if late and not status.get("waiting") and not is_finished({"status": status}):
             self.observed.append("children wait for pods, and the set does not show for what")
 
     def _count(self):
@@ -67,7 +146,7 @@ class SetInvariants:
             if is_running(pod)
             for reference in pod["metadata"].get("ownerReferences", ())
         }
-        unfinished = [child for child in self._children() if not _is_finished(child)]
+        unfinished = [child for child in self._children() if not is_finished(child)]
         number = sum(
             child["metadata"]["uid"] in owners or bool(child.get("status", {}).get("podName")) for child in unfinished
         )
@@ -77,19 +156,20 @@ class SetInvariants:
         return [each for each in self._api.items("episodes") if _is_child(each)]
 
     def is_finished(self):
-        """Whether the set has ended, where there is one."""
-        return all(map(_is_finished, self._api.items("episodesets")))
+        """Whether the set has ended, where there is one, and its status follows all changes of its spec."""
+        found = self._api.items("episodesets")
+        return all(is_finished(each) and is_observed(each) and not _is_to_retry(each) for each in found)
 
     def violations(self):
         """What must hold when all is over."""
         yield from sorted(set(self.observed))
         for each in self._api.items("episodesets"):
             status = each.get("status", {})
-            if not _is_finished(each):
+            if not self.is_finished():
                 yield f"the set never ended: {status.get('reason')}: {status.get('message')}"
                 continue
-            ends = Counter(map(_end_of, self._children()))
-            counts = {name: status.get(name, 0) for name in ("resolved", "unresolved", "failed", "cancelled")}
+            ends = Counter(map(_end_of, self._ends.values()))
+            counts = {name: status.get(name, 0) for name in _COUNTS}
             if counts != {name: ends[name] for name in counts}:
                 yield f"the set counts {counts}, and its children ended as {dict(ends)}"
             left = {name: status[name] for name in ("active", "pending", "unfinished", "waiting") if status.get(name)}
@@ -98,17 +178,38 @@ class SetInvariants:
             verdicts = counts["resolved"] + counts["unresolved"]
             if status.get("passAt1", "") != (f"{counts['resolved'] / verdicts:.4f}" if verdicts else ""):
                 yield f"passAt1 is {status.get('passAt1')} after {counts}"
-            if not each["spec"].get("cancel") and len(self._indexes) != each["spec"]["samples"]:
-                yield f"the set has made {len(self._indexes)} episodes of {each['spec']['samples']}"
+            yield from self._wrong_arms(status.get("arms", ()))
+            total = episodes_of(_spec(each), len(each["spec"]["tasks"]))
+            if not each["spec"].get("cancel") and (len(self._ends) != total or self._made != self._allowed):
+                yield f"the set has made {dict(self._made)} of {total} episodes"
+
+    def _wrong_arms(self, arms):
+        for number, arm in enumerate(arms):
+            children = [child for index, child in self._ends.items() if index % len(arms) == number]
+            ends = Counter(map(_end_of, children))
+            if arm["total"] != len(children) or any(arm.get(name, 0) != ends[name] for name in _COUNTS[:3]):
+                yield f"the set counts {arm}, and its children ended as {dict(ends)}"
+
+
+def _spec(episode_set):
+    return msgspec.convert(episode_set["spec"], EpisodeSetSpec)
+
+
+def _index_of(child):
+    return int(child["metadata"]["labels"][INDEX_LABEL])
 
 
 def _is_child(episode):
     return any(each["kind"] == "EpisodeSet" for each in episode["metadata"].get("ownerReferences", ()))
 
 
-def _is_finished(item):
-    conditions = item.get("status", {}).get("conditions", [])
-    return any(each["type"] == "Finished" and each["status"] == "True" for each in conditions)
+def _is_to_retry(episode_set):
+    wanted = episode_set["metadata"].get("annotations", {}).get(RETRY_KEY, "")
+    return wanted != episode_set.get("status", {}).get("retry", "")
+
+
+def _has_verdict(child):
+    return TREATMENTS.get(child.get("status", {}).get("reason")) is Treatment.VERDICT
 
 
 def _end_of(child):

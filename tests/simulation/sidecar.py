@@ -7,18 +7,15 @@ a termination message that is written before it is needed.
 import asyncio
 import base64
 
-import msgspec
-
-from dgym.wire import EndReason, Outcome, Result
-from dgym.wire.http import Role, make_token, token_digest
-from dgym.wire.signing import sign_verdict
-from dgym.wire.termination import TerminationMessage, encode_termination
-from dgym_operator.controllers.episode.conclusion import MOST_POISONED
-from dgym_operator.pooled import bind_token, pool_identity
+from dgym.wire import EndReason
+from dgym.wire.http import token_digest
+from dgym.wire.outcome import TerminationMessage, encode_termination
+from dgym_operator.controllers.episode._finish import MOST_POISONED
+from dgym_operator.pod_identity import bind_token, pool_identity
+from tests.simulation import reports
 from tests.simulation.virtual import VirtualClock
 
 NAMESPACE = "team"
-SANDBOX = "sandbox"
 ENDLESS_STEP = 2
 WITH_THE_POD_SECONDS = 2.0
 """A sandbox that died so shortly before its sidecar was told to end has ended with its pod."""
@@ -55,14 +52,14 @@ class Sidecar:
         """The step that is being executed."""
         self.poisoned = None
         """The step under which the sandbox died."""
-        self.sandbox = {"running": {}}
+        self.sandbox = reports.RUNNING
         """The state of the sandbox's container."""
         self._alive = True
         self._prepared = False
         self._cancelled = False
         self._called = 0.0
         self._died = 0.0
-        self._told = False
+        self._shutdown_requested = False
         self._asked = 0
         self._elapsed = 0.0
         self._since = None
@@ -156,6 +153,8 @@ class Sidecar:
         if self.result is None:
             self._check_sandbox()
             self.pause()
+            if reason is EndReason.RESOLVED and self.uid in self.world.unsolved:
+                reason = EndReason.UNRESOLVED
             self.result = self._signed(reason)
             self.world.verdicts[self.uid].append((self.attempt, reason))
         return self.result
@@ -193,7 +192,7 @@ class Sidecar:
         self.uid, self.attempt = attempt
         return 200
 
-    def verify(self):
+    def terminated(self):
         """Why the sandbox's container has ended; now and then it does not know yet, when it is first asked."""
         known = self.result is not None or self._asked >= KNOWN_AFTER or self.world.random.random() < 0.8
         self._asked += 1
@@ -260,8 +259,8 @@ class Sidecar:
 
     def terminate(self):
         """SIGTERM. A sandbox that died just before has ended with its pod."""
-        if self._alive and not self._told:
-            self._told = True
+        if self._alive and not self._shutdown_requested:
+            self._shutdown_requested = True
             if self.poisoned is not None and _time() - self._died < WITH_THE_POD_SECONDS:
                 self.running, self.poisoned = self.poisoned, None
         self._end(0)
@@ -284,7 +283,7 @@ class Sidecar:
 
     def _end(self, exit_code, reason="Completed"):
         if self.ending is None:
-            message, finished = self._words(), now_text()
+            message, finished = self._termination_message(), now_text()
             self.ending = {"exitCode": exit_code, "reason": reason, "message": message, "finishedAt": finished}
             self.pause()
             if self.is_bound:
@@ -292,26 +291,21 @@ class Sidecar:
         self._alive = False
         self.ended.set()
 
-    def _words(self):
+    def _termination_message(self):
         """The termination message: the verdict, or else where the attempt is."""
         if not self.is_bound:
             return ""
         words = TerminationMessage(
-            episode_uid=self.uid, attempt=self.attempt, steps=self.steps, elapsed_seconds=float(self.elapsed),
+            episode_uid=self.uid, attempt=self.attempt, outcome=self.result, elapsed_seconds=float(self.elapsed),
             step_in_flight=self.running if self.result is None else None, poisoned_step=self.poisoned,
-            told_to_end=self._told,
+            shutdown_requested=self._shutdown_requested,
         )  # fmt: skip
-        if self.result is not None:
-            reason, outcome = self.result
-            words = msgspec.structs.replace(
-                words, reason=reason, resolved=outcome.resolved, score=outcome.score, max_score=outcome.max_score
-            )
         return encode_termination(words).decode()
 
     @property
     def key(self):
         """The digest of the operator's token, which the pod's specification holds."""
-        return token_digest(make_token(self._secret, episode_uid=self.uid, attempt=self.attempt, role=Role.OPERATE))
+        return reports.operate_key(self._secret, self.uid, self.attempt)
 
     @property
     def bind_key(self):
@@ -323,17 +317,15 @@ class Sidecar:
         return base64.b64decode(self.world.api.get("secrets", NAMESPACE, "dgym-key")["data"]["key"])
 
     def _signed(self, reason):
-        resolved = reason is EndReason.RESOLVED
-        result = Result(reason=reason, resolved=resolved, score=int(resolved), max_score=1, steps=self.steps)
-        signature = sign_verdict(self.key, result, episode_uid=self.uid, attempt=self.attempt)
-        return reason, Outcome(
-            resolved=resolved, score=result.score, max_score=1, steps=self.steps, signature=signature
+        score = int(reason is EndReason.RESOLVED)
+        return reports.signed_outcome(
+            self._secret, self.uid, self.attempt, reason, score=score, max_score=1, steps=self.steps
         )
 
 
 def now_text():
     """The present time as objects have it."""
-    return VirtualClock().now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    return reports.time_text(VirtualClock().now())
 
 
 def _time():

@@ -5,10 +5,12 @@ import pytest
 from tests.simulation.api_server import ApiServer
 from tests.simulation.faults import CANCELLED_SET, Fault
 from tests.simulation.mutations import FOUND_BY, MUTATIONS
-from tests.simulation.schedule import Schedule, draw, play, shrink
+from tests.simulation.schedule import Schedule, draw, draw_users, play, shrink
 
 CHUNK = 10
 SEEDS = 20
+LONG = ("an agent whose model is out gets its episodes", "the deadline runs while an episode waits for its model")
+"""Hours of virtual time."""
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +24,15 @@ def test_episodes_survive_faults(first):
     assert not failed, "\n".join(f"{shrink(schedule)}\n{found}" for schedule, found in failed.items())
 
 
-@pytest.mark.parametrize("mutation", FOUND_BY)
+@pytest.mark.parametrize("first", range(0, 20, CHUNK))
+def test_sets_survive_their_users(first):
+    failed = {each: found for each in map(draw_users, range(first, first + CHUNK)) if (found := play(each))}
+    assert not failed, "\n".join(f"{shrink(schedule)}\n{found}" for schedule, found in failed.items())
+
+
+@pytest.mark.parametrize(
+    "mutation", [pytest.param(each, marks=pytest.mark.thorough if each in LONG else ()) for each in FOUND_BY]
+)
 def test_a_reverted_fix_is_found(mutation):
     """The invariants can fail: a schedule passes with the fix, and fails without."""
     schedules = [FOUND_BY[mutation]._replace(seed=seed) for seed in range(SEEDS)]
@@ -63,6 +73,12 @@ def test_a_schedule_is_deterministic(monkeypatch):
     assert len(first) > 50
 
 
+def test_a_good_episode_costs_the_same_whatever_the_network_does():
+    """Assigned and ended are written once each; the pod is made and deleted once, and the Episode deleted."""
+    for seed in range(4):
+        assert play(Schedule(seed, (), 0.0, ttl=10)) == []
+
+
 def test_an_agent_that_never_stores_is_found():
     """With a results store that is away for hours no episode ends."""
     away = Schedule(1, (Fault(1.0, "cluster: store away", 0, 1e9),), 0.0)
@@ -92,7 +108,7 @@ REGRESSIONS = {
     "a new leader counts the slots that its predecessor has given": Schedule(
         1313, (Fault(25.41, "leader: stopped", 4, 16.4),), 0.15
     ),
-    "a stored verdict outlives agent and node": Schedule(
+    "a stored outcome outlives agent and node": Schedule(
         1, (Fault(0.0, "cluster: agent and node lost after a verdict", 0, 150.0),), 0.0
     ),
     "a late verdict is not stored beside a new attempt": Schedule(

@@ -10,15 +10,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from dgym.agents import Exchange
 from dgym.episodes.pod import CATALOGUE as AGENTS
 from dgym.episodes.pod import Metrics as AgentMetrics
-from dgym.episodes.pod.metrics import Gauges
-from dgym.llm import Usage
+from dgym.episodes.pod._telemetry import Gauges
+from dgym.llm import TokenUsage
 from dgym.metrics import MOST_BUCKETS, Catalogue, HistogramMetric, NamespaceLabel, sampling_lag
 from dgym.wire import Observation, Step
 from dgym.wire.messages import ToolCall
 from dgym_operator.app import CATALOGUE as OPERATOR
 from dgym_operator.app import Metrics, Snapshot
-from dgym_operator.app.namespaces import State
-from hack.monitoring.page import page
+from dgym_operator.app._namespaces import State
+from hack.monitoring.__main__ import page
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -114,7 +114,7 @@ def test_the_reset_is_no_step():
 
 def test_a_reply_counts_by_model():
     metrics = agent_metrics()
-    usage = Usage(input_tokens=100, output_tokens=7, price="0.25")
+    usage = TokenUsage(input_tokens=100, output_tokens=7, price="0.25")
     reply = Exchange(sent=(), usage=usage, seconds_model=1.5, seconds_queue=3.0, tries=3)
     metrics.model_replied("team", "gpt", reply)
     assert sample(metrics, "dgym_agent_model_tokens_total", episode_namespace="", model="gpt", direction="input") == 100
@@ -130,7 +130,7 @@ def test_a_reply_counts_by_model():
 )
 def test_an_agent_pod_counts_by_namespace_as_the_mode_says(mode, labels):
     metrics = AgentMetrics(mode)
-    reply = Exchange(sent=(), usage=Usage(input_tokens=10, output_tokens=1, price="0.5"))
+    reply = Exchange(sent=(), usage=TokenUsage(input_tokens=10, output_tokens=1, price="0.5"))
     namespaces = [f"n{number}" for number in range(51)]
     for name in namespaces:
         metrics.observe_stage(name, "play", 2.0)

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from dgym.cli.cluster.views import Meta, SetView, SetViewStatus
+from dgym.cli.cluster.connection import Meta, SetView, SetViewStatus
 from dgym.pace import Pace
 
 

@@ -1,6 +1,7 @@
 """Rules for the source code that no linter has."""
 
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -8,6 +9,9 @@ SOURCES = [path for name in ("dgym", "operator", "hack", "tests") for path in (R
 
 
 def raises_in_except_star(source: str) -> list[int]:
+    # Most files have none, and parsing all of them takes seconds.
+    if re.search(r"\bexcept\s*\*", source) is None:
+        return []
     handlers = [
         handler for node in ast.walk(ast.parse(source)) if isinstance(node, ast.TryStar) for handler in node.handlers
     ]

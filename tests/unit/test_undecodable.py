@@ -3,17 +3,14 @@
 import pytest
 
 from dgym.agents.replay import parse_calls
-from dgym.env.http_client import exception
 from dgym.errors import ManifestError
-from dgym.results import decode_result, read_trajectory
-from dgym.results.left_out import read_left_out
-from dgym.results.planned import read_plan
+from dgym.results import decode_header, decode_result, read_left_out, read_plan, read_trajectory
 from dgym.sandbox import parse_report
-from dgym.sidecar.access import CallError
 from dgym.sidecar.preparation import read_steps
-from dgym.ui.library import decode_header
-from dgym.ui.trajectories import read_story
-from dgym.wire.termination import decode_termination
+from dgym.ui._trajectories import read_story
+from dgym.wire.client import exception
+from dgym.wire.http import CallError
+from dgym.wire.outcome import decode_termination
 
 NOT_UTF_8 = b'{"schemaVersion": 1, "episode": "\xff", "message": "\xff", "seq": 0, "began": "\xff", "kind": "\xff"}'
 TOO_DEEP = b'{"schemaVersion": ' + b"[" * 100_000
@@ -52,7 +49,7 @@ def test_stored_files_are_as_good_as_missing(line, tmp_path):
 def test_recorded_calls_and_steps_are_refused(line):
     with pytest.raises(ManifestError, match=r"calls\.jsonl:1"):
         parse_calls(line.decode("utf-8", "surrogateescape") + "\n", source="calls.jsonl")
-    with pytest.raises(CallError, match="line 1 is no step"):
+    with pytest.raises(CallError, match="line 1 is not a step"):
         read_steps([line])
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.cluster.services import REPOSITORIES, address, make_archives
 from tests.e2e.cluster.support import Kubectl, new_namespace
-from tests.required import absent
+from tests.support.required import absent
 
 # The repository of an image; its test needs the modules beside it.
 collect_ignore = ["baked"]

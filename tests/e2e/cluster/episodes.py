@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-BUGGY = "def add(a, b):\n    return a - b\n"
+from tests.support.calc import BUGGY, SOLUTION
+
 TEST = "from calc import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n"
 FILES = {"calc.py": BUGGY, "test_calc.py": TEST}
-SOLUTION = "--- a/calc.py\n+++ b/calc.py\n@@ -1,2 +1,2 @@\n def add(a, b):\n-    return a - b\n+    return a + b\n"
 REPAIR = {"tool": "rewrite", "arguments": {"path": "calc.py", "start": 2, "end": 2, "new_code": "    return a + b"}}
 SUBMIT = {"tool": "submit", "arguments": {}}
 

@@ -17,7 +17,7 @@ from tests.e2e.cluster.services import SECURITY
 from tests.e2e.cluster.support import DEADLINE, Kubectl, run
 from tests.integration.monitoring.conftest import FILES
 from tests.integration.monitoring.server import TIMING, Prometheus, hasty_rules
-from tests.required import absent
+from tests.support.required import absent
 
 NAME = "prometheus"
 PORT = 9090

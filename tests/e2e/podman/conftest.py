@@ -12,8 +12,8 @@ import pytest
 from dgym.errors import SandboxStartFailed
 from dgym.sandbox import SandboxSpec
 from dgym.sandbox.container import DEFAULT_IMAGE, LABEL, ContainerProvider, ensure_image, find_engine
-from dgym.sandbox.container.process import scope
-from tests.required import absent
+from dgym.sandbox.container._process import scope
+from tests.support.required import absent
 
 DEADLINE = 60.0
 

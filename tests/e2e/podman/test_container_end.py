@@ -12,7 +12,7 @@ import pytest
 
 from dgym.errors import SandboxLost
 from dgym.sandbox.container import DEFAULT_IMAGE, LABEL
-from dgym.sandbox.container.process import scope
+from dgym.sandbox.container._process import scope
 
 DEADLINE = 60.0
 
@@ -35,9 +35,9 @@ time.sleep(1000)
 OWNER = """
 import asyncio
 from dgym.sandbox import SandboxSpec
-from dgym.sandbox.container.provider import ContainerProvider
-from dgym.sandbox.container.engine import find_engine
-from dgym.sandbox.container.engine import DEFAULT_IMAGE, ensure_image
+from dgym.sandbox.container._provider import ContainerProvider
+from dgym.sandbox.container._engine import find_engine
+from dgym.sandbox.container._engine import DEFAULT_IMAGE, ensure_image
 
 async def main():
     engine = await find_engine({engine!r})

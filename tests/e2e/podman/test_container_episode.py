@@ -61,13 +61,13 @@ async def test_an_episode_is_resolved(engine):
 
 
 async def test_a_repository_in_the_image_needs_no_upload(engine, baked):
-    told = []
+    reported = []
     described = task(source=None, image=baked, working_directory="/testbed")
-    async with AsyncRepoEnv(described, sandbox="auto", engine=engine.flavor, progress=told.append) as env:
+    async with AsyncRepoEnv(described, sandbox="auto", engine=engine.flavor, progress=reported.append) as env:
         *_, info = await play(env)
         assert info["reason"] == "Resolved"
         assert env._episode._sandboxes._provider._image.name == baked
-    assert told == []
+    assert reported == []
 
 
 async def test_setup_and_build_commands_run_in_both_containers(engine, build):
@@ -111,7 +111,7 @@ async def test_auto_takes_bubblewrap_for_tasks_without_an_image(engine):
 
 
 async def test_auto_takes_a_container_where_bubblewrap_does_not_work(engine, monkeypatch):
-    monkeypatch.setattr("dgym.sandbox.container.provider.bubblewrap_works", lambda: False)
+    monkeypatch.setattr("dgym.sandbox.container._provider.bubblewrap_works", lambda: False)
     async with AsyncRepoEnv(task(), engine=engine.flavor) as env:
         await env.reset()
         assert env._episode._sandboxes._sandbox.kind == "container"

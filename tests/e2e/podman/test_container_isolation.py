@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from dgym.sandbox import Limits
+from dgym.sandbox import SandboxLimits
 from tests.fakes.shared_objects import COUNT, FOUND, LEAVE
 
 MiB = 1024**2
@@ -29,7 +29,7 @@ print("born", born, flush=True)
 """
 
 
-async def said(sandbox, command, **options):
+async def output_of(sandbox, command, **options):
     result = await sandbox.run(command, **options)
     assert result.exit_status == 0, result.text
     return result.text.strip()
@@ -37,14 +37,14 @@ async def said(sandbox, command, **options):
 
 @pytest.mark.attack("egress")
 async def test_has_no_network(sandbox):
-    assert await said(sandbox, "ls /sys/class/net") == "lo"
+    assert await output_of(sandbox, "ls /sys/class/net") == "lo"
     script = "import socket; socket.create_connection(('1.1.1.1', 53), 5)"
     result = await sandbox.run(["python", "-c", script])
     assert "Network is unreachable" in result.text
 
 
 async def test_is_an_ordinary_user_without_capabilities(sandbox):
-    status = dict(line.split(":\t", 1) for line in (await said(sandbox, "cat /proc/self/status")).splitlines())
+    status = dict(line.split(":\t", 1) for line in (await output_of(sandbox, "cat /proc/self/status")).splitlines())
     assert status["Uid"].split() == ["1000"] * 4
     assert status["Gid"].split() == ["1000"] * 4
     assert status["Groups"].split() in ([], ["1000"])
@@ -55,7 +55,7 @@ async def test_is_an_ordinary_user_without_capabilities(sandbox):
 
 
 async def test_the_runner_is_no_more_than_its_programs(sandbox):
-    status = dict(line.split(":\t", 1) for line in (await said(sandbox, "cat /proc/1/status")).splitlines())
+    status = dict(line.split(":\t", 1) for line in (await output_of(sandbox, "cat /proc/1/status")).splitlines())
     assert status["Uid"].split() == ["1000"] * 4
     assert int(status["CapPrm"], 16) == int(status["CapEff"], 16) == 0
 
@@ -73,7 +73,7 @@ async def test_becomes_root_by_no_way(sandbox):
 @pytest.mark.parametrize("in_place", [False, True])
 async def test_cannot_change_the_runner(build, open_sandbox, in_place):
     sandbox = await open_sandbox(build("root", "USER 0\n"), in_place=in_place)
-    assert await said(sandbox, "id -u") == ("0" if in_place else "1000")
+    assert await output_of(sandbox, "id -u") == ("0" if in_place else "1000")
     result = await sandbox.run("echo x >> $DGYM_RUNNER/server.py; touch $DGYM_RUNNER/new; rm -rf $DGYM_RUNNER/*")
     assert "Read-only file system" in result.text
 
@@ -89,27 +89,27 @@ async def test_files_of_the_machine_stay_outside(sandbox, tmp_path):
 async def test_keys_of_the_machine_stay_outside(open_sandbox, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     sandbox = await open_sandbox(environment={"COLOUR": "green"})
-    environment = await said(sandbox, "env; cat /proc/1/environ | tr '\\0' '\\n'")
+    environment = await output_of(sandbox, "env; cat /proc/1/environ | tr '\\0' '\\n'")
     assert "sk-secret" not in environment
     assert "COLOUR=green" in environment
 
 
 async def test_a_leak_ends_the_program_and_not_the_sandbox(open_sandbox, engine):
-    sandbox = await open_sandbox(limits=Limits(memory_bytes=256 * MiB))
+    sandbox = await open_sandbox(limits=SandboxLimits(memory_bytes=256 * MiB))
     result = await sandbox.run(["python", "-c", LEAK], timeout_seconds=100)
     assert result.ended_by == "memory"
-    assert await said(sandbox, "echo alive") == "alive"
+    assert await output_of(sandbox, "echo alive") == "alive"
     if engine.memory:
         paths = "/sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes"
-        assert int(await said(sandbox, f"cat {paths} 2>/dev/null || true")) == (256 + 64) * MiB
+        assert int(await output_of(sandbox, f"cat {paths} 2>/dev/null || true")) == (256 + 64) * MiB
 
 
 async def test_processes_are_bounded(open_sandbox):
-    sandbox = await open_sandbox(limits=Limits(processes=50))
+    sandbox = await open_sandbox(limits=SandboxLimits(processes=50))
     result = await sandbox.run(["python", "-c", FORKS], timeout_seconds=100)
     born = [int(line.split()[1]) for line in result.text.splitlines() if line.startswith("born")]
     assert result.ended_by == "killed" or max(born) <= 50 + 64
-    assert await said(sandbox, "echo alive") == "alive"
+    assert await output_of(sandbox, "echo alive") == "alive"
 
 
 async def test_processors_are_bounded(open_sandbox, engine):
@@ -117,29 +117,29 @@ async def test_processors_are_bounded(open_sandbox, engine):
         pytest.skip("this engine cannot bound processors")
     sandbox = await open_sandbox(cpus=0.5)
     paths = "/sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us"
-    assert (await said(sandbox, f"cat {paths} 2>/dev/null || true")).split()[0] == "50000"
+    assert (await output_of(sandbox, f"cat {paths} 2>/dev/null || true")).split()[0] == "50000"
 
 
 async def test_two_sandboxes_share_nothing(open_sandbox):
     first, second = await open_sandbox(), await open_sandbox()
-    await said(first, "echo mine > /workspace/file; echo mine > /tmp/file; sleep 1000 >/dev/null 2>&1 & echo $!")
-    assert await said(second, "ls /workspace; cat /tmp/file 2>/dev/null; pgrep sleep 2>/dev/null || true") == ""
+    await output_of(first, "echo mine > /workspace/file; echo mine > /tmp/file; sleep 1000 >/dev/null 2>&1 & echo $!")
+    assert await output_of(second, "ls /workspace; cat /tmp/file 2>/dev/null; pgrep sleep 2>/dev/null || true") == ""
 
 
 @pytest.mark.attack("shared-objects")
 async def test_what_one_leaves_in_its_ipc_namespace_the_other_does_not_find(open_sandbox):
     first, second = await open_sandbox(), await open_sandbox()
-    await said(first, ["python", "-c", LEAVE])
-    assert await said(first, ["python", "-c", FOUND]) == f"found {COUNT}"
-    assert await said(second, ["python", "-c", FOUND]) == "found 0"
+    await output_of(first, ["python", "-c", LEAVE])
+    assert await output_of(first, ["python", "-c", FOUND]) == f"found {COUNT}"
+    assert await output_of(second, ["python", "-c", FOUND]) == "found 0"
 
 
 async def test_prints_the_same_in_every_container(open_sandbox):
     first, second = await open_sandbox(), await open_sandbox()
     question = "env | grep -v DGYM_TAG | sort; hostname; id; pwd; ls -a /tmp /home/agent /run/dgym | grep -v dgym-"
-    assert await said(first, question) == await said(second, question)
+    assert await output_of(first, question) == await output_of(second, question)
 
 
 async def test_the_interpreter_is_the_images(sandbox):
-    version = await said(sandbox, ["python", "-c", "import sys, pytest; print(sys.prefix)"])
+    version = await output_of(sandbox, ["python", "-c", "import sys, pytest; print(sys.prefix)"])
     assert version == "/opt/python" != sys.prefix

@@ -72,16 +72,16 @@ def registry(directory, tmp_path, monkeypatch):
 
 
 async def test_a_missing_image_is_pulled_with_progress(engine, registry, podman):
-    name, told = f"{registry}/some/image:{os.getpid()}", []
+    name, reported = f"{registry}/some/image:{os.getpid()}", []
     try:
-        image = await ensure_image(engine, name, told.append)
-        assert told[0] == f"pulling {name} with {engine.flavor}"
-        assert told[-1] == f"pulled {name}"
-        assert len(told) > 3
+        image = await ensure_image(engine, name, reported.append)
+        assert reported[0] == f"pulling {name} with {engine.flavor}"
+        assert reported[-1] == f"pulled {name}"
+        assert len(reported) > 3
         assert image.user == "4321"
-        told.clear()
-        assert await ensure_image(engine, name, told.append) == image
-        assert told == []
+        reported.clear()
+        assert await ensure_image(engine, name, reported.append) == image
+        assert reported == []
     finally:
         podman("rmi", "--force", name)
 
@@ -97,6 +97,6 @@ async def test_an_image_of_this_machine_is_never_pulled(engine):
 
 
 async def test_the_default_image_says_how_to_build_it(engine, monkeypatch):
-    monkeypatch.setattr("dgym.sandbox.container.engine.DEFAULT_IMAGE", f"{DEFAULT_IMAGE}-absent")
+    monkeypatch.setattr("dgym.sandbox.container._engine.DEFAULT_IMAGE", f"{DEFAULT_IMAGE}-absent")
     with pytest.raises(SandboxStartFailed, match="build it with 'make images'"):
         await ensure_image(engine, f"{DEFAULT_IMAGE}-absent")

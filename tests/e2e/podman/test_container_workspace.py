@@ -10,7 +10,7 @@ BAKED = """
 """
 
 
-async def said(sandbox, command):
+async def output_of(sandbox, command):
     result = await sandbox.run(command)
     assert result.exit_status == 0, result.text
     return result.text.strip()
@@ -19,16 +19,17 @@ async def said(sandbox, command):
 async def test_a_delivered_repository_gets_an_empty_workspace_of_its_own(open_sandbox, build):
     image = build("baked", BAKED)
     sandbox = await open_sandbox(image, workspace="/testbed")
-    assert await said(sandbox, "ls -A /testbed") == ""
+    assert await output_of(sandbox, "ls -A /testbed") == ""
     await sandbox.write_file("code.py", b"x = 2\n")
     assert (
-        await said(sandbox, "cat code.py; stat -c %u /testbed /testbed/code.py; pwd") == "x = 2\n1000\n1000\n/testbed"
+        await output_of(sandbox, "cat code.py; stat -c %u /testbed /testbed/code.py; pwd")
+        == "x = 2\n1000\n1000\n/testbed"
     )
 
 
 async def test_a_workspace_that_the_image_lacks_is_made(open_sandbox):
     sandbox = await open_sandbox(workspace="/srv/deep/repository")
-    assert await said(sandbox, "touch x; pwd; ls") == "/srv/deep/repository\nx"
+    assert await output_of(sandbox, "touch x; pwd; ls") == "/srv/deep/repository\nx"
 
 
 async def test_the_user_of_an_image_is_kept(open_sandbox, build):
@@ -43,8 +44,8 @@ async def test_the_user_of_an_image_is_kept(open_sandbox, build):
     )
     for delivered in (True, False):
         sandbox = await open_sandbox(image, delivered=delivered, workspace="/home/tester" if not delivered else "/work")
-        await said(sandbox, "touch here")
-        assert await said(sandbox, "id -u; id -g; whoami; echo $HOME") == "4321\n4322\ntester\n/home/tester"
+        await output_of(sandbox, "touch here")
+        assert await output_of(sandbox, "id -u; id -g; whoami; echo $HOME") == "4321\n4322\ntester\n/home/tester"
 
 
 async def test_a_repository_in_the_image_is_used_in_place(open_sandbox, build):
@@ -66,13 +67,13 @@ async def test_an_image_without_the_repository_is_refused_with_the_remedy(open_s
 async def test_the_environment_of_the_image_is_kept(open_sandbox, build):
     image = build("environment", 'ENV FLAVOUR=vanilla TMPDIR=/nowhere\nENTRYPOINT ["false"]\nHEALTHCHECK CMD true\n')
     sandbox = await open_sandbox(image, environment={"COLOUR": "green"})
-    assert await said(sandbox, "echo $FLAVOUR $COLOUR $TMPDIR $HOME") == "vanilla green /tmp /home/agent"
-    await said(sandbox, 'mktemp && touch "$HOME/x"')
+    assert await output_of(sandbox, "echo $FLAVOUR $COLOUR $TMPDIR $HOME") == "vanilla green /tmp /home/agent"
+    await output_of(sandbox, 'mktemp && touch "$HOME/x"')
 
 
 async def test_activate_runs_in_the_container(open_sandbox):
     sandbox = await open_sandbox(activate="export MOOD=sunny && cd /")
-    assert await said(sandbox, "echo $MOOD; pwd") == "sunny\n/workspace"
+    assert await output_of(sandbox, "echo $MOOD; pwd") == "sunny\n/workspace"
 
 
 async def test_an_image_without_the_interpreter_is_named(open_sandbox):
@@ -90,6 +91,6 @@ async def test_a_workspace_over_the_system_is_refused(open_sandbox):
 async def test_volumes_that_the_image_declares_are_writable_and_go(open_sandbox, build, podman):
     before = podman("volume", "ls", "--quiet").split()
     sandbox = await open_sandbox(build("volume", "USER 0\nVOLUME /workspace\n"))
-    assert await said(sandbox, "touch x; ls") == "x"
+    assert await output_of(sandbox, "touch x; ls") == "x"
     await sandbox.stop()
     assert podman("volume", "ls", "--quiet").split() == before

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dgym.errors import SandboxLost, SandboxStartFailed
-from dgym.sandbox import Limits, SandboxSpec
+from dgym.sandbox import SandboxLimits, SandboxSpec
 from dgym.sandbox.container import (
     DEFAULT_IMAGE,
     LABEL,
@@ -17,7 +17,7 @@ from dgym.sandbox.container import (
     find_engine,
     remove_abandoned_containers,
 )
-from dgym.sandbox.container.process import scope
+from dgym.sandbox.container._process import scope
 
 DEADLINE = 60.0
 
@@ -27,7 +27,7 @@ def docker(engine, tmp_path, monkeypatch):
     if engine.flavor != "podman" or shutil.which("docker") is None:
         pytest.skip("needs podman and docker's command line")
     socket = tmp_path / "podman.sock"
-    monkeypatch.setattr("dgym.sandbox.container.engine._answered", {})
+    monkeypatch.setattr("dgym.sandbox.container._engine._answered", {})
     monkeypatch.setenv("DOCKER_HOST", f"unix://{socket}")
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
@@ -54,7 +54,7 @@ def _answering():
 @pytest.fixture
 async def dockers_sandbox(docker):
     provider = ContainerProvider(
-        SandboxSpec(limits=Limits(memory_bytes=512 * 1024**2)),
+        SandboxSpec(limits=SandboxLimits(memory_bytes=512 * 1024**2)),
         engine=docker,
         image=await ensure_image(docker, DEFAULT_IMAGE),
         cpus=1.5,

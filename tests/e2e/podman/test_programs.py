@@ -21,7 +21,7 @@ async def test_a_program_that_attacks_its_sandbox_has_the_verdict_that_it_has_in
             await env.reset()
             for call in calls(program):
                 await env.step(call)
-            shown = [(step.observation.exit_status, step.observation.text[-300:]) for step in env.history()]
+            shown = [(step.observation.exit_status, step.observation.text[-300:]) for step in env.trajectory()]
             result = env.result
             verdict = Verdict(result.reason, result.score, result.max_score, result.steps, result.integrity.clean)
             return program, verdict, (result.message, result.notes[:3], shown[2])

@@ -97,7 +97,7 @@ ATTACKS = [
         "tests that never end",
         {"calc.py": CALC + ENDLESS},
         {"entrypointTimeoutSeconds": 3},
-        said="did not end within 3 s",
+        message="did not end within 3 s",
     ),
     Attack(
         "deleted from the whole suite",

@@ -102,7 +102,7 @@ class Attack:
     task: Mapping[str, object] = field(default_factory=dict)
     deceives: bool = False
     marked: bool = False
-    said: str = ""
+    message: str = ""
     score: int | None = None
     noted: frozenset[str] = frozenset()
     needs: str = ""
@@ -155,13 +155,17 @@ async def withstand(attack, kind, **more):
 
 def check_withstood(attack, played):
     """The attack has deceived a plain run where it says so, and the verdict only with a mark."""
-    result = played.result
     assert played.deceived or not attack.deceives, played.output
+    check_not_resolved(attack, played.result)
+
+
+def check_not_resolved(attack, result):
+    """The attack was resolved only with a mark."""
     if attack.marked:
         assert not result.integrity.clean, result
     else:
         assert not result.resolved, result
-    assert attack.said in result.message, result
+    assert attack.message in result.message, result
     assert attack.score in (None, result.score), result
     for path in attack.noted:
         assert any(path in note for note in result.notes), result

@@ -90,7 +90,7 @@ def _needs(line):
 
 def _leaving(name, line):
     code = {"calc.py": BROKEN + LEAVING[name]}
-    return Attack(f"{name} in {line}", code, _task(line), said="ended a program early", **_needs(line))
+    return Attack(f"{name} in {line}", code, _task(line), message="ended a program early", **_needs(line))
 
 
 ATTACKS = [

@@ -6,7 +6,6 @@ import io
 import os
 import resource
 import stat
-import sys
 import tarfile
 import tempfile
 import warnings
@@ -18,14 +17,14 @@ from hypothesis import strategies as st
 
 from dgym.errors import SourceFailed
 from dgym.runner import tree_worker
-from dgym.workspace.sources.pack import extract
-from dgym.workspace.sources.tree import TreeWriter
-from dgym.workspace.sources.unpack import repack
+from dgym.workspace.sources._pack import extract
+from dgym.workspace.sources._tree import TreeWriter
+from dgym.workspace.sources._unpack import repack
 from tests.fuzz.engine import Target
 from tests.fuzz.mutation import changed
 
 _FILE_BYTES = 32 * 1024**2
-"""Of one file: the process that unpacks has such a limit of its own, of two gigabytes."""
+"""Limit of one file. The limit of the runner is two gigabytes."""
 _NAMES = (
     "a",
     "a/b",
@@ -160,16 +159,10 @@ def _as_source(archive: bytes, scratch: Path) -> None:
 
 
 def _in_sandbox(archive: bytes, scratch: Path) -> None:
-    """As the runner does with the tar on its standard input, in a program whose status says what went wrong."""
     target = scratch / "sandbox" / "target"
     target.mkdir(parents=True)
-    stdin, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(archive))
-    try:
-        tree_worker.unpack(str(target))
-    except (tree_worker.Unsafe, OSError):
-        pass
-    finally:
-        sys.stdin = stdin
+    with contextlib.suppress(tree_worker.Unsafe, OSError):
+        tree_worker.unpack(str(target), io.BytesIO(archive))
     _nothing_outside(target)
 
 

@@ -2,9 +2,8 @@
 
 from hypothesis import strategies as st
 
-from dgym.session.verification.integrity import reads_history
-from dgym.session.verification.protection import protect, select_changes
-from dgym.session.verification.review import review
+from dgym.session.scoring._integrity import reads_history, review
+from dgym.session.scoring._protection import protect, select_changes
 from dgym.untrusted import TEXT_LIMIT, parse_ini
 from dgym.workspace.patches import FileVersion
 from tests.fuzz.engine import Target

@@ -17,7 +17,7 @@ from dgym.errors import InfrastructureError, SetupFailed
 from dgym.runner.connection import Connection
 from dgym.runner.connection import FrameError as RunnersFrameError
 from dgym.sandbox import DebugRequest, SandboxSpec
-from dgym.sandbox.client import RunnerClient
+from dgym.sandbox._client import RunnerClient
 from tests.fuzz.engine import Target
 from tests.fuzz.mutation import json_values, mutated
 

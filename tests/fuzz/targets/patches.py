@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dgym.errors import PatchError
 from dgym.workspace.patches import FileVersion, apply_patch, patched_paths, unified_diff, write_patch
-from dgym.workspace.patches.apply import apply_delta
+from dgym.workspace.patches._apply import apply_delta
 from tests.fuzz.engine import Target
 from tests.fuzz.mutation import mutated
 

@@ -5,9 +5,9 @@ import contextlib
 from hypothesis import strategies as st
 
 from dgym.errors import ManifestError, PathError
-from dgym.session.verification.protection import decides_about_tests, files_of_shell_line, protect, why_dropped
+from dgym.session.scoring._protection import decides_about_tests, files_of_shell_line, protect, why_dropped
 from dgym.workspace import Policy
-from dgym.workspace.paths import normalize, resolve_link
+from dgym.workspace._paths import normalize, resolve_link
 from tests.fuzz.engine import Target
 
 _SIGNS = (

@@ -4,9 +4,8 @@ import msgspec
 from hypothesis import strategies as st
 
 from dgym.sandbox import EntrypointResult, Mode, RunResult, parse_report
-from dgym.session.verification.suite import expected_tests, named_tests
-from dgym.session.verification.verdict import judge
-from dgym.wire.termination import decode_termination
+from dgym.session.scoring._score import expected_tests, named_tests, score_run
+from dgym.wire.outcome import decode_termination
 from tests.fuzz.engine import Target
 from tests.fuzz.mutation import json_values, mutated
 
@@ -55,8 +54,8 @@ def check(value: tuple[bytes, Mode, int | None, str]) -> None:
     result = EntrypointResult(run=run, report=report)
     named = named_tests(["t.py::a", "t.py::b"])
     for expected in (expected_tests(result), named):
-        verdict = judge(mode, result, expected, 10.0)
-        msgspec.json.encode(verdict)
+        scored = score_run(mode, result, expected, 10.0)
+        msgspec.json.encode(scored)
     decode_termination(data)
 
 

@@ -10,18 +10,14 @@ import msgspec
 from hypothesis import strategies as st
 
 from dgym.agents.replay import parse_calls
-from dgym.cli.story import show_story
+from dgym.cli.results import show_story
 from dgym.errors import DgymError, ManifestError
-from dgym.results import Attempt, read_trajectory
-from dgym.results.left_out import read_left_out
+from dgym.results import Attempt, DirectoryLibrary, read_left_out, read_trajectory
 from dgym.results.report import make_report, read_run
-from dgym.sidecar.access import CallError
 from dgym.sidecar.preparation import read_steps
-from dgym.ui import DirectoryLibrary
-from dgym.ui.bundle import NoLinks
-from dgym.ui.comparing import sides_of
-from dgym.ui.listing import Query
-from dgym.ui.pages import Pages
+from dgym.ui._listing import Query, sides_of
+from dgym.ui._pages import Links, Pages
+from dgym.wire.http import CallError
 from tests.fuzz.engine import Target
 from tests.fuzz.mutation import json_values, mutated
 
@@ -162,7 +158,7 @@ def check(files: dict[str, bytes]) -> None:
 async def _show(library: DirectoryLibrary) -> None:
     """Every kind of page, as bytes for a browser."""
     await library.refresh()
-    pages = Pages(library, NoLinks())
+    pages = Pages(library, Links())
     texts = [pages.home(), pages.episodes(Query.parse({}))]
     entries = list(library.entries.values())
     sides = sides_of(entries)

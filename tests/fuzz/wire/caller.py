@@ -31,7 +31,7 @@ from tests.fuzz.mutation import changed
 
 HANG_SECONDS = 20.0
 """A call is answered after two seconds at the latest, unless its body is still being read."""
-ENDING = {"/v1/close", "/v1/cancel", "/v1/release", "/v1/verify"}
+ENDING = {"/v1/finish", "/v1/cancel", "/v1/release", "/v1/terminated"}
 """Calls after which little else has an effect; they are fuzzed where an episode is to end."""
 _BATCH = 15
 _OFTEN = {"/v1/steps/{seq}": 4, "/v1/peek": 2, "/v1/prepare": 2}

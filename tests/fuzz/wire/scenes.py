@@ -91,9 +91,9 @@ async def _begin(pod: Pod) -> None:
 async def _end(pod: Pod) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        status, _ = await pod.raw("POST", "/v1/close", role=Role.DRIVE)
+        status, _ = await pod.raw("POST", "/v1/finish", role=Role.DRIVE)
         if pod.runners["sandbox"].poll() is not None:
-            await pod.raw("POST", "/v1/verify", role=Role.OPERATE)
+            await pod.raw("POST", "/v1/terminated", role=Role.OPERATE)
         if status == 200:
             return
         await asyncio.sleep(0.1)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,15 @@ import pytest
 
 from dgym.agents import Exchange, sent_requests
 from dgym.api import AgentSpec, DebugTask, EpisodeSpec
-from dgym.episodes import Event, Job, Narrated, run_episode
+from dgym.env import Opening
+from dgym.episodes import Event, Job, Narrated, RunOptions, run_episode
 from dgym.llm import load_models
-from dgym.llm.completions import render_messages
+from dgym.llm._completions import render_messages
 from dgym.results import StoredResult
-from tests.bare_python import bare_python
 from tests.fakes.openai_responses import check_request as check_responses_request
 from tests.fakes.openai_schema import check_request
 from tests.fakes.openai_server import FakeOpenAI
+from tests.support.bare_python import bare_python
 
 CALC = "def add(a, b):\n    total = a\n    total -= b\n    return total\n"
 CHECK = "from calc import add\nassert add(2, 3) == 5, add(2, 3)\nprint('it adds')\n"
@@ -58,7 +60,7 @@ class Played:
         return msgspec.convert([each for step in self.steps for each in step.get("exchanges", ())], list[Exchange])
 
     @property
-    def told(self) -> str:
+    def narrated(self) -> str:
         return "\n".join(event.text for event in self.events if isinstance(event, Narrated))
 
     @property
@@ -66,47 +68,51 @@ class Played:
         return [received.body for received in self.server.received]
 
 
-@pytest.fixture
-def play(tmp_path):
+async def play_one(
+    directory: Path, server, agent="debug_agent", *, task=None, settings=None, spec=None, name="one", **fields
+) -> Played:
     """Play one episode of an agent with the model of ``server``, and check every request of it."""
-
-    async def run(server, agent="debug_agent", *, task=None, settings=None, spec=None, name="one", **fields) -> Played:
-        async with server:
-            config = tmp_path / f"{name}.json"
-            model = {"model": "scripted", "endpoint": server.url, "api_key": "k", **(settings or {})}
-            config.write_text(json.dumps({"m": model}))
-            job = Job(
-                namespace="local",
-                episode=name,
-                sample=0,
-                task=task or make_task(),
-                task_digest="t",
-                agent=msgspec.convert({"name": agent, "model": "m", **fields}, AgentSpec),
-                spec=msgspec.convert(spec or {}, EpisodeSpec),
-                digest=f"digest-{name}",
-                manifest="x.yaml",
-                base=str(tmp_path),
-                results=str(tmp_path / "results"),
-                sandbox="none",
-                python=bare_python(),
+    async with server:
+        config = directory / f"{name}.json"
+        model = {"model": "scripted", "endpoint": server.url, "api_key": "k", **(settings or {})}
+        config.write_text(json.dumps({"m": model}))
+        job = Job(
+            namespace="local",
+            episode=name,
+            sample=0,
+            task=task or make_task(),
+            task_digest="t",
+            agent=msgspec.convert({"name": agent, "model": "m", **fields}, AgentSpec),
+            spec=msgspec.convert(spec or {}, EpisodeSpec),
+            digest=f"digest-{name}",
+            manifest="x.yaml",
+            base=str(directory),
+            options=RunOptions(
+                opening=Opening(sandbox="none", python=bare_python()),
+                results=str(directory / "results"),
                 llm_config=str(config),
                 verbose=True,
-            )
-            events: list[Event] = []
-            result = await run_episode(job, events.append)
-            played = Played(result, job.folder.attempts()[-1].path, server, events)
-            for body in played.requests:
-                if "input" in body:
-                    check_responses_request(body)
-                else:
-                    check_request(body)
-            if (settings or {}).get("api") != "responses":
-                rendered = as_sent(played.exchanges, config)
-                received = iter(json.dumps(body["messages"]) for body in played.requests)
-                assert all(each in received for each in rendered), "the trajectory has a request that was not sent"
-            return played
+            ),
+        )
+        events: list[Event] = []
+        result = await run_episode(job, events.append)
+        played = Played(result, job.folder.attempts()[-1].path, server, events)
+        for body in played.requests:
+            if "input" in body:
+                check_responses_request(body)
+            else:
+                check_request(body)
+        if (settings or {}).get("api") != "responses":
+            rendered = as_sent(played.exchanges, config)
+            received = iter(json.dumps(body["messages"]) for body in played.requests)
+            assert all(each in received for each in rendered), "the trajectory has a request that was not sent"
+        return played
 
-    return run
+
+@pytest.fixture
+def play(tmp_path):
+    """``play_one`` in the directory of the test."""
+    return partial(play_one, tmp_path)
 
 
 def as_sent(exchanges: list[Exchange], config: Path) -> list[str]:

@@ -1,14 +1,12 @@
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pexpect
 import pytest
 
-from tests.bare_python import bare_python
+from tests.support.bare_python import bare_python
+from tests.support.command import DGYM
 
-DGYM = str(Path(sys.executable).parent / "dgym")
 MANIFEST = """
 apiVersion: dgym.dev/v1alpha1
 kind: Episode
@@ -44,7 +42,7 @@ def command(*more):
 def terminal(folder):
     environment = {**os.environ, "TERM": "xterm-256color", "XDG_STATE_HOME": str(folder / "state")}
     child = pexpect.spawn(
-        DGYM,
+        str(DGYM),
         command(),
         cwd=str(folder),
         env=environment,

@@ -5,6 +5,7 @@ import json
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from dgym.agents import AgentContext, Chat, Exchange, StopEpisode
 from dgym.agents.model_agent import Loop, Settings
@@ -12,11 +13,11 @@ from dgym.env import AsyncRepoEnv
 from dgym.episodes import normalize
 from dgym.llm import Reply, load_models
 from dgym.wire import ToolCall
-from tests.bare_python import bare_python
 from tests.fakes.openai_schema import check_request
 from tests.fakes.openai_server import Answer, FakeOpenAI
-from tests.integration.agents.conftest import as_sent
+from tests.integration.agents.conftest import as_sent, make_task
 from tests.integration.agents.test_thinking_agents import BREAK, GO, LOOK, REPAIR, SOLUTION, SUBMIT, comment
+from tests.support.bare_python import bare_python
 
 
 class Attached:
@@ -33,14 +34,14 @@ class Attached:
         return getattr(self._env, name)
 
 
-async def resume(env, first, said, server, tmp_path, exchanges=(), **parameters):
+async def resume(env, first, earlier_replies, server, tmp_path, exchanges=(), **parameters):
     config = tmp_path / "llm.yaml"
     config.write_text(json.dumps({"m": {"model": "scripted", "endpoint": server.url}}))
     models = load_models(config)
     listened = []
     chat = Chat(models.open("m"), session="one", listener=listened.append)
     chat.resume(exchanges, input_tokens=0, output_tokens=0, price=None)
-    context = AgentContext(task_name="calc", chat=chat, said=said, tools=("eval",))
+    context = AgentContext(task_name="calc", chat=chat, earlier_replies=earlier_replies, tools=("eval",))
     try:
         await Loop(Attached(env, first), chat, context, Settings(**parameters)).run()
     finally:
@@ -87,20 +88,27 @@ PROSE = Answer(text="I think.")
 LONG_SCRIPT = [LOOK, PROSE, MANY, PROSE, REPAIR, comment(1), SUBMIT]
 
 
-@pytest.mark.parametrize("after", range(1, 9))
-async def test_another_worker_goes_on_with_the_same_messages(new_task, tmp_path, after):
-    whole, first_half, second_half = (FakeOpenAI(script=LONG_SCRIPT) for _ in range(3))
-    async with whole, AsyncRepoEnv(new_task(), sandbox="none", python=bare_python()) as env:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def whole(tmp_path_factory):
+    """The server of an episode that nothing interrupted."""
+    server = FakeOpenAI(script=LONG_SCRIPT)
+    async with server, AsyncRepoEnv(make_task(), sandbox="none", python=bare_python()) as env:
         first, _ = await env.reset()
-        await resume(env, first, {}, whole, tmp_path)
+        await resume(env, first, {}, server, tmp_path_factory.mktemp("whole"))
+    return server
+
+
+@pytest.mark.parametrize("after", range(1, 9))
+async def test_another_worker_goes_on_with_the_same_messages(new_task, tmp_path, whole, after):
+    first_half, second_half = (FakeOpenAI(script=LONG_SCRIPT) for _ in range(2))
     async with first_half, second_half, AsyncRepoEnv(new_task(), sandbox="none", python=bare_python()) as env:
         first, _ = await env.reset()
-        exchanges, said = [], {}
+        exchanges, earlier_replies = [], {}
 
         class Recording(Interrupting):
             async def step(self, action):
-                if len(exchanges) > len(said):
-                    said[len(env.history())] = exchanges[-1]
+                if len(exchanges) > len(earlier_replies):
+                    earlier_replies[len(env.trajectory())] = exchanges[-1]
                 return await super().step(action)
 
         config = tmp_path / "llm.yaml"
@@ -111,7 +119,7 @@ async def test_another_worker_goes_on_with_the_same_messages(new_task, tmp_path,
         with pytest.raises(Interrupted):
             await Loop(Recording(Attached(env, first), after), chat, context, Settings()).run()
         await models.close()
-        stored = msgspec.json.decode(msgspec.json.encode(said), type=dict[int, Exchange])
+        stored = msgspec.json.decode(msgspec.json.encode(earlier_replies), type=dict[int, Exchange])
         second_half.answer_as(first_half, "one")
         later = await resume(env, first, stored, second_half, tmp_path, exchanges=stored.values())
         assert env.result is not None
@@ -138,7 +146,7 @@ async def test_replies_without_a_call_are_counted_across_workers(new_task, tmp_p
         first, _ = await env.reset()
         for _ in range(2):
             await env.step(ToolCall.mistake("Call a tool."))
-        said = {1: Reply(text="I think."), 2: Reply(text="I think.")}
+        earlier_replies = {1: Reply(text="I think."), 2: Reply(text="I think.")}
         with pytest.raises(StopEpisode):
-            await resume(env, first, said, server, tmp_path, max_idle_replies=limit)
+            await resume(env, first, earlier_replies, server, tmp_path, max_idle_replies=limit)
     assert len(server.received) == limit - 2

@@ -2,18 +2,16 @@
 
 import json
 import os
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import pexpect
 import pytest
 
-from tests.bare_python import bare_python
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI
+from tests.support.bare_python import bare_python
+from tests.support.calc import BUGGY
+from tests.support.command import DGYM, dgym
 
-DGYM = str(Path(sys.executable).parent / "dgym")
 TIMEOUT_SECONDS = 100
 REPAIR = Answer(
     reasoning="The sign is wrong.",
@@ -31,7 +29,7 @@ def repository(tmp_path):
     """Somebody's repository, with a secret and a protected test."""
     path = tmp_path / "repository"
     path.mkdir()
-    (path / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    (path / "calc.py").write_text(BUGGY)
     (path / "check.py").write_text("from calc import add\nassert add(2, 3) == 5\n")
     (path / "secret.txt").write_text("the secret\n")
     (path / ".debugignore").write_text("secret.txt\n")
@@ -43,53 +41,24 @@ def repository(tmp_path):
 def run(tmp_path):
     """``dgym run`` with the model ``m`` of a server."""
 
-    def command(server, *arguments, stdin="", timeout=TIMEOUT_SECONDS, prices=None):
+    def command(server, *arguments, stdin="", prices=None):
         config = tmp_path / "llm.yaml"
         model = {"model": "scripted", "endpoint": server.url, "api_key": "k", **(prices or {})}
         config.write_text(json.dumps({"m": model}))
-        return subprocess.run(
-            [DGYM, "run", *arguments, *here(), "--llm-config", str(config), "-p", "agent.model=m"],
-            cwd=tmp_path,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        options = (*here(), "--llm-config", config, "-p", "agent.model=m")
+        return dgym("run", *arguments, *options, cwd=tmp_path, stdin=stdin)
 
     return command
 
 
-def test_a_benchmark_is_debugged_and_solved(tmp_path, run):
+def test_a_benchmark_is_debugged_and_solved(tmp_path):
     with FakeOpenAI().in_thread() as server:
         tasks = "set.tasks=[{name: sheet-undo}, {name: timesheet}]"
         config = {"debugger": {"model": "debugger", "endpoint": server.url, "api_key": "k"}}
         (tmp_path / "models.json").write_text(json.dumps(config))
-        done = subprocess.run(
-            [
-                DGYM,
-                "run",
-                "--bundled",
-                "mini_nightmare",
-                "--agent",
-                "debug_agent",
-                "-p",
-                "agent.model=debugger",
-                "-p",
-                tasks,
-                "--llm-config",
-                "models.json",
-                "--sandbox",
-                "none",
-                "--output",
-                "json",
-            ],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
+        arguments = ("--bundled", "mini_nightmare", "--agent", "debug_agent", "-p", "agent.model=debugger", "-p", tasks)
+        options = ("--llm-config", "models.json", "--sandbox", "none", "--output", "json")
+        done = dgym("run", *arguments, *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     results = sorted(tmp_path.glob("results/*/*/*/*/result.json"))
     assert [json.loads(path.read_text())["resolved"] for path in results] == [True, True]
@@ -155,7 +124,7 @@ def test_the_patch_is_applied_after_a_question(repository, run):
     ("arguments", "complaint"),
     [
         (["repository", "--agent", "debug_agent"], "needs a model: -p agent.model=NAME"),
-        (["repository", "--agent", "debug_agent", "-p", "agent.model=mm"], "there is no model 'mm'; did you mean 'm'"),
+        (["repository", "--agent", "debug_agent", "-p", "agent.model=mm"], "unknown model 'mm'; did you mean 'm'"),
         (
             ["repository", "--agent", "debug_agent", "-p", "agent.model=m", "-p", "agent.costLimit=2.5"],
             "is 2.5, but model 'm'",
@@ -168,15 +137,8 @@ def test_the_patch_is_applied_after_a_question(repository, run):
 )
 def test_what_cannot_run_is_said_before_anything_runs(repository, tmp_path, arguments, complaint):
     (tmp_path / "llm.yaml").write_text('m: {model: x, endpoint: "http://127.0.0.1:9/v1", api_key: k}\n')
-    done = subprocess.run(
-        [DGYM, "run", *arguments],
-        cwd=tmp_path,
-        env={**os.environ, "LLM_CONFIG_FILE_PATH": str(tmp_path / "llm.yaml")},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
+    models = {"LLM_CONFIG_FILE_PATH": str(tmp_path / "llm.yaml")}
+    done = dgym("run", *arguments, cwd=tmp_path, environment={**os.environ, **models})
     assert done.returncode == 2
     assert complaint in done.stderr
     assert not (tmp_path / "results").exists()
@@ -184,7 +146,7 @@ def test_what_cannot_run_is_said_before_anything_runs(repository, tmp_path, argu
 
 def spawn(tmp_path, *arguments, **environment):
     return pexpect.spawn(
-        DGYM,
+        str(DGYM),
         ["run", "repository", "--entrypoint", "python check.py", *here(), *arguments],
         cwd=str(tmp_path),
         env={**os.environ, "TERM": "xterm-256color", "XDG_STATE_HOME": str(tmp_path / "state"), **environment},

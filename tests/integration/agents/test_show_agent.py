@@ -1,18 +1,14 @@
 """``dgym agent show``: the request that it prints is the one that an episode sends."""
 
 import json
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
-from tests.bare_python import bare_python
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI
+from tests.support.bare_python import bare_python
+from tests.support.command import dgym as run_dgym
 
-DGYM = str(Path(sys.executable).parent / "dgym")
-TIMEOUT_SECONDS = 100
 PAGE = (60, 80)
 """Lines, and characters of each."""
 TASK = """
@@ -38,14 +34,7 @@ def dgym(tmp_path):
         model = {"model": "scripted", "endpoint": server.url, "api_key": "sk-very-secret", **settings}
         (tmp_path / "llm.yaml").write_text(json.dumps({"m": model}))
         here = ("--sandbox", "none", "--python", bare_python(), "--llm-config", "llm.yaml")
-        return subprocess.run(
-            [DGYM, *arguments, *here],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
+        return run_dgym(*arguments, *here, cwd=tmp_path)
 
     return command
 

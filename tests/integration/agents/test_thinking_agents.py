@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,8 @@ import dgym.agents
 from dgym.episodes import normalize
 from dgym.wire import EndReason
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI
+from tests.integration.agents.conftest import play_one
+from tests.support.calc import FIXED
 
 DOCUMENTED = Path(__file__).parents[3] / "docs" / "trajectory.md"
 LOOK = Answer(reasoning="What is there?", text="I look.", calls=(Call("view", {"path": "calc.py"}),))
@@ -32,8 +35,16 @@ def comment(number):
     )
 
 
-async def test_the_debug_agent_sees_everything_and_repairs_the_bug(play):
-    played = await play(FakeOpenAI(script=SOLUTION), settings={"input_price": 2, "output_price": 8})
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def solved(tmp_path_factory):
+    """The episode of the debug agent that makes the calls of ``SOLUTION``."""
+    settings = {"input_price": 2, "output_price": 8}
+    directory = tmp_path_factory.mktemp("solved")
+    return await play_one(directory, FakeOpenAI(script=SOLUTION), settings=settings, seed=7, temperature="0.5")
+
+
+def test_the_debug_agent_sees_everything_and_repairs_the_bug(solved):
+    played = solved
     assert (played.result.resolved, played.result.steps, played.result.rewrites) == (True, 5, 1)
     system, task, *history = played.requests[3]["messages"]
     assert "watch the program with pdb" in system["content"]
@@ -45,11 +56,11 @@ async def test_the_debug_agent_sees_everything_and_repairs_the_bug(play):
     assert "it adds" in played.steps[3]["observation"]["text"]  # the tests run by themselves after a rewrite
     assert played.steps[3]["observation"]["score"] == {"score": 1, "maxScore": 1}
     for words in ("reasoning:\n    What is there?", "says:\n    I look.", "call: pdb command='b calc.py:3'"):
-        assert words in played.told
+        assert words in played.narrated
 
 
-async def test_the_trajectory_tells_what_was_said_used_and_paid(play, monkeypatch):
-    played = await play(FakeOpenAI(script=SOLUTION), settings={"input_price": 2, "output_price": 8})
+def test_the_trajectory_tells_what_was_said_used_and_paid(solved, monkeypatch):
+    played = solved
     exchanges = [step["exchanges"] for step in played.steps]
     assert [len(each) for each in exchanges] == [1] * 5
     first = exchanges[0][0]
@@ -61,25 +72,35 @@ async def test_the_trajectory_tells_what_was_said_used_and_paid(play, monkeypatc
     assert sum(float(one["price"]) for one in usage) == pytest.approx(float(played.result.price))
     assert all(each[0]["secondsModel"] > 0 for each in exchanges)
     monkeypatch.chdir(played.folder)
-    told: dict[str, Any] = {}
-    exec(re.findall(r"```python\n(.*?)```", DOCUMENTED.read_text("utf-8"), re.DOTALL)[0], told)
-    assert [[message["content"] for message in request] for request in told["requests"]] == [
+    namespace: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", DOCUMENTED.read_text("utf-8"), re.DOTALL)[0], namespace)
+    assert [[message["content"] for message in request] for request in namespace["requests"]] == [
         [message["content"] or "" for message in body["messages"]] for body in played.requests
     ]
 
 
-async def test_the_rewrite_agent_never_hears_of_pdb(play):
+async def test_the_rewrite_agent_never_hears_of_pdb_and_its_prompt_differs_in_the_debugger_alone(play, solved):
     played = await play(FakeOpenAI(script=[LOOK, GO, REPAIR, SUBMIT]), "rewrite_agent")
     assert played.result.resolved
-    assert "pdb" not in json.dumps(played.requests[0])
-    assert "There is no tool `pdb`" in played.steps[1]["observation"]["text"]
+    debug, rewrite = solved.requests[0], played.requests[0]
+    assert "pdb" not in json.dumps(rewrite)
+    assert "Unknown tool `pdb`" in played.steps[1]["observation"]["text"]
+    advice = (Path(dgym.agents.__file__).parent / "prompts" / "pdb.j2").read_text("utf-8")
+    assert advice in debug["messages"][0]["content"]
+    system = debug["messages"][0]["content"].replace(advice, "")
+    assert system.replace("\n\n\n", "\n").split() == rewrite["messages"][0]["content"].split()
+    assert without_place(debug["messages"][1]["content"]) == without_place(rewrite["messages"][1]["content"])
+    offered = [{tool["function"]["name"]: tool["function"] for tool in body["tools"]} for body in (debug, rewrite)]
+    assert set(offered[0]) - set(offered[1]) == {"pdb"}
+    for name, tool in offered[1].items():
+        assert tool["parameters"].keys() == offered[0][name]["parameters"].keys()
 
 
 async def test_pdb_is_not_there_until_enough_rewrites_were_made(play):
     script = [comment(1), GO, comment(2), BREAK, GO, SUBMIT]
     played = await play(FakeOpenAI(script=script), "debug_5_agent", parameters={"rewrites_before_pdb": 2})
     assert "pdb" not in json.dumps(played.requests[0]) + json.dumps(played.requests[1])
-    assert "There is no tool `pdb`" in played.steps[1]["observation"]["text"]
+    assert "Unknown tool `pdb`" in played.steps[1]["observation"]["text"]
     assert "New from now on, the tool pdb" in played.steps[2]["observation"]["text"]
     assert "pdb" in [tool["function"]["name"] for tool in played.requests[3]["tools"]]
     assert "watch the program with pdb" in played.requests[3]["messages"][-1]["content"]
@@ -94,9 +115,9 @@ async def test_a_model_sees_its_own_mistakes_and_goes_on(play):
         "malformed_arguments": "cannot be read: The arguments of `view` are not valid JSON",
         "refusal": "Your reply refused to go on",
         "truncated_arguments": "cannot be read: The arguments of `rewrite` are not valid JSON",
-        "unknown_tool": "There is no tool `search_web`",
+        "unknown_tool": "Unknown tool `search_web`",
         "cut_in_thought": "Your reply was cut off at the limit of its length",
-        "wrong_arguments": "view: there is no argument `file`",
+        "wrong_arguments": "view: unknown argument `file`",
     }
     played = await play(FakeOpenAI(script=SOLUTION, faults=mistakes))
     assert played.result.resolved
@@ -107,10 +128,11 @@ async def test_a_model_sees_its_own_mistakes_and_goes_on(play):
         assert answer in str(request["messages"][-1]["content"])
 
 
-async def test_all_calls_of_a_reply_are_made_in_order_and_each_is_answered(play):
+async def test_calls_of_a_reply_are_made_in_order_up_to_the_one_that_ends_the_episode_and_each_is_answered(play):
     calls = (*LOOK.calls, Call("view", "{"), *BREAK.calls, *GO.calls, *REPAIR.calls)
-    played = await play(FakeOpenAI(script=[Answer(calls=calls), SUBMIT]))
+    played = await play(FakeOpenAI(script=[Answer(calls=calls), Answer(calls=(*SUBMIT.calls, *LOOK.calls))]))
     assert (played.result.resolved, played.result.steps) == (True, 6)
+    assert len(played.requests) == 2
     answers = played.requests[1]["messages"][-5:]
     assert [answer["role"] for answer in answers] == ["tool"] * 5
     assert len({answer["tool_call_id"] for answer in answers}) == 5
@@ -119,12 +141,6 @@ async def test_all_calls_of_a_reply_are_made_in_order_and_each_is_answered(play)
     ):
         assert part in answer["content"]
     assert [len(step.get("exchanges", ())) for step in played.steps] == [1, 0, 0, 0, 0, 1]
-
-
-async def test_calls_after_the_one_that_ends_the_episode_are_not_made(play):
-    played = await play(FakeOpenAI(script=[Answer(calls=(*REPAIR.calls, *SUBMIT.calls, *LOOK.calls))]))
-    assert (played.result.resolved, played.result.steps) == (True, 2)
-    assert len(played.requests) == 1
 
 
 TEXT_FORMS = [
@@ -136,23 +152,22 @@ TEXT_FORMS = [
 
 
 @pytest.mark.parametrize("tool_calling", ["native", "text"])
-@pytest.mark.parametrize("content", TEXT_FORMS)
-async def test_a_call_that_is_all_of_a_reply_is_understood_in_every_form(play, content, tool_calling):
-    server = FakeOpenAI(script=[Answer(text=content), REPAIR, SUBMIT])
+async def test_a_call_that_is_all_of_a_reply_is_understood_in_every_form(play, tool_calling):
+    server = FakeOpenAI(script=[*(Answer(text=content) for content in TEXT_FORMS), REPAIR, SUBMIT])
     played = await play(server, settings={"tool_calling": tool_calling})
-    assert (played.result.resolved, played.result.steps) == (True, 3)
-    assert played.steps[0]["call"] == {"tool": "view", "arguments": {"path": "calc.py"}}
-    assert played.steps[0]["exchanges"][0]["inText"]
-    said, answer = played.requests[1]["messages"][-2:]
-    assert said == {"role": "assistant", "content": content}
-    assert answer["role"] == "user"
-    assert "total -= b" in answer["content"]
+    assert (played.result.resolved, played.result.steps) == (True, len(TEXT_FORMS) + 2)
+    for content, step, request in zip(TEXT_FORMS, played.steps, played.requests[1:], strict=False):
+        assert step["call"] == {"tool": "view", "arguments": {"path": "calc.py"}}, content
+        assert step["exchanges"][0]["inText"], content
+        assistant, answer = request["messages"][-2:]
+        assert assistant == {"role": "assistant", "content": content}
+        assert answer["role"] == "user", content
+        assert "total -= b" in answer["content"], content
 
 
-async def test_the_text_form_is_taught_in_text_mode_alone(play):
-    native = await play(FakeOpenAI(script=SOLUTION), name="native")
-    assert not re.findall("<call>|As one line of text", json.dumps(native.requests))
-    text = await play(FakeOpenAI(script=SOLUTION), settings={"tool_calling": "text"}, name="text")
+async def test_the_text_form_is_taught_in_text_mode_alone(play, solved):
+    assert not re.findall("<call>|As one line of text", json.dumps(solved.requests))
+    text = await play(FakeOpenAI(script=SOLUTION), settings={"tool_calling": "text"})
     assert text.result.resolved
     assert "<call>view calc.py</call>" in text.requests[-1]["messages"][0]["content"]
     assert grows(text.requests)
@@ -181,10 +196,10 @@ async def test_reasoning_goes_back_as_it_was_received(play, reasoning):
     details = [{"type": "reasoning.encrypted", "data": "c2VjcmV0"}]
     look = Answer(reasoning=" What?\n", text=" I look.", calls=LOOK.calls, extra={"reasoning_details": details})
     played = await play(FakeOpenAI(script=[look, REPAIR, SUBMIT]), settings={"reasoning": reasoning})
-    said = {name: value for name, value in played.requests[1]["messages"][2].items() if name != "tool_calls"}
+    assistant = {name: value for name, value in played.requests[1]["messages"][2].items() if name != "tool_calls"}
     returned = {"reasoning_content": " What?\n", "reasoning_details": details}
     content = " I look." if reasoning == "return" else "I look."
-    assert said == {"role": "assistant", "content": content, **(returned if reasoning == "return" else {})}
+    assert assistant == {"role": "assistant", "content": content, **(returned if reasoning == "return" else {})}
     assert played.steps[0]["exchanges"][0]["reasoning"] == "What?"
 
 
@@ -200,9 +215,9 @@ async def test_an_agent_debugs_by_the_responses_api(play):
     assert (first["temperature"], first["model"], "seed" in first) == (0.5, "scripted", False)
     assert [item.get("role", item["type"]) for item in first["input"]] == ["system", "user"]
     assert {(tool["type"], tool["strict"]) for tool in first["tools"]} == {("function", False)}
-    thought, said, call, answer = last["input"][2:6]
+    thought, assistant, call, answer = last["input"][2:6]
     assert thought["encrypted_content"] == "encrypted 1"
-    assert said["content"][0]["text"] == "I look."
+    assert assistant["content"][0]["text"] == "I look."
     assert (call["name"], answer["call_id"]) == ("view", call["call_id"])
     assert "total -= b" in answer["output"]
     assert grows(played.requests)
@@ -212,21 +227,22 @@ async def test_an_agent_debugs_by_the_responses_api(play):
     assert played.steps[0]["exchanges"][0]["reasoning"] == "What is there?"
 
 
-@pytest.mark.parametrize(
-    ("answer", "told"),
-    [
-        (Answer(reasoning="Hm", finish_reason="length"), "Your reply was cut off at the limit of its length"),
-        (Answer(reasoning="Hm."), "Your reply had only reasoning"),
-        (Answer(refusal="No."), "Your reply refused to go on"),
-        (Answer(), "Your reply was empty"),
-        (Answer(calls=(Call("view", '{"path": "ca'),), finish_reason="length"), "write less at a time"),
-        (Answer(text="view calc.py"), "total -= b"),
-    ],
-)
-async def test_replies_without_a_valid_call_by_the_responses_api(play, answer, told):
-    played = await play(FakeOpenAI(script=[LOOK, answer, REPAIR, SUBMIT]), settings=RESPONSES)
-    assert (played.result.resolved, played.result.steps) == (True, 4)
-    assert told in played.steps[1]["observation"]["text"]
+INVALID_REPLIES = [
+    (Answer(reasoning="Hm", finish_reason="length"), "Your reply was cut off at the limit of its length"),
+    (Answer(reasoning="Hm."), "Your reply had only reasoning"),
+    (Answer(refusal="No."), "Your reply refused to go on"),
+    (Answer(), "Your reply was empty"),
+    (Answer(calls=(Call("view", '{"path": "ca'),), finish_reason="length"), "write less at a time"),
+    (Answer(text="view calc.py"), "total -= b"),
+]
+
+
+async def test_replies_without_a_valid_call_by_the_responses_api(play):
+    script = [*itertools.chain.from_iterable((LOOK, answer) for answer, _ in INVALID_REPLIES), REPAIR, SUBMIT]
+    played = await play(FakeOpenAI(script=script), settings=RESPONSES)
+    assert (played.result.resolved, played.result.steps) == (True, len(script))
+    observed = [step["observation"]["text"] for step in played.steps[1::2]]
+    assert [words for text, (_, words) in zip(observed, INVALID_REPLIES, strict=False) if words not in text] == []
     assert grows(played.requests)
 
 
@@ -286,16 +302,12 @@ async def test_a_model_never_sees_the_faults_of_the_infrastructure(play):
     assert played.steps[0]["exchanges"][0]["tries"] == 1 + len(faults)
 
 
-async def test_a_model_that_does_not_answer_is_no_verdict(play):
-    played = await play(FakeOpenAI(script=SOLUTION, faults=["unauthorized"]))
-    assert played.result.reason is EndReason.MODEL_ERROR
+@pytest.mark.parametrize("fault", ["unauthorized", "forbidden"])
+async def test_a_model_that_fails_is_no_verdict_and_the_changes_before_are_kept_without_a_score(play, fault):
+    played = await play(FakeOpenAI(script=SOLUTION[3:], faults=[None, fault]))
+    assert (played.result.reason, played.result.max_score) == (EndReason.MODEL_ERROR, 0)
     assert not played.result.reason.is_verdict
     assert "k" not in played.result.message.split()
-
-
-async def test_the_changes_before_a_model_failed_are_kept_without_a_score(play):
-    played = await play(FakeOpenAI(script=SOLUTION[3:], faults=[None, "forbidden"]))
-    assert (played.result.reason, played.result.max_score) == (EndReason.MODEL_ERROR, 0)
     assert "+    total += b" in (played.folder / "patch.diff").read_text()
     assert [step["call"]["tool"] for step in played.steps] == ["rewrite"]
 
@@ -303,7 +315,7 @@ async def test_the_changes_before_a_model_failed_are_kept_without_a_score(play):
 def with_a_long_file(new_task, entrypoint="python -c 'import calc'"):
     long = "\n".join(f"line {number} of a long file" for number in range(3_000))
     files = [
-        {"path": "calc.py", "content": "def add(a, b):\n    return a + b\n"},
+        {"path": "calc.py", "content": FIXED},
         {"path": "long.txt", "content": long},
     ]
     return new_task(source={"files": files}, entrypoint=entrypoint)
@@ -452,22 +464,6 @@ async def test_the_arm_without_a_debugger_reads_nothing_about_one(play, tool_cal
         assert part.lower() in read.lower(), part
 
 
-async def test_the_prompts_of_both_arms_differ_in_the_debugger_alone(play):
-    debug, rewrite = [
-        (await play(FakeOpenAI(script=[SUBMIT]), agent, name=agent.partition("_")[0])).requests[0]
-        for agent in ("debug_agent", "rewrite_agent")
-    ]
-    advice = (Path(dgym.agents.__file__).parent / "prompts" / "pdb.j2").read_text("utf-8")
-    assert advice in debug["messages"][0]["content"]
-    system = debug["messages"][0]["content"].replace(advice, "")
-    assert system.replace("\n\n\n", "\n").split() == rewrite["messages"][0]["content"].split()
-    assert without_place(debug["messages"][1]["content"]) == without_place(rewrite["messages"][1]["content"])
-    offered = [{tool["function"]["name"]: tool["function"] for tool in body["tools"]} for body in (debug, rewrite)]
-    assert set(offered[0]) - set(offered[1]) == {"pdb"}
-    for name, tool in offered[1].items():
-        assert tool["parameters"].keys() == offered[0][name]["parameters"].keys()
-
-
 async def test_a_used_up_token_budget_ends_the_episode_with_a_score(play):
     played = await play(FakeOpenAI(script=[LOOK]), tokenBudget=4_000, maxSteps=50)
     assert played.result.reason is EndReason.TOKEN_BUDGET_EXHAUSTED
@@ -510,7 +506,7 @@ async def test_a_cost_limit_needs_a_model_with_prices(play, prices):
 
 
 async def test_the_deadline_does_not_wait_for_a_slow_model(play):
-    played = await play(FakeOpenAI(script=[LOOK], latency=60), spec={"activeDeadlineSeconds": 2})
+    played = await play(FakeOpenAI(script=[LOOK], latency=60), spec={"activeDeadlineSeconds": 1})
     assert played.result.reason is EndReason.DEADLINE_EXCEEDED
     assert played.result.max_score == 1
 
@@ -622,9 +618,8 @@ async def test_a_slow_model_holds_up_no_other_episode_of_the_process(play, tmp_p
     assert not list(tmp_path.glob("results/*/slow/*/*/result.json"))
 
 
-async def test_seed_temperature_and_session_reach_the_model(play):
-    played = await play(FakeOpenAI(script=SOLUTION), seed=7, temperature="0.5")
-    assert {(body["seed"], body["temperature"]) for body in played.requests} == {(7, 0.5)}
-    sessions = {received.session for received in played.server.received}
+def test_seed_temperature_and_session_reach_the_model(solved):
+    assert {(body["seed"], body["temperature"]) for body in solved.requests} == {(7, 0.5)}
+    sessions = {received.session for received in solved.server.received}
     assert len(sessions) == 1
     assert sessions != {""}

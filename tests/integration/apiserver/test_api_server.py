@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.apiserver import ROOT, ApiServer, ApiServerUnavailableError, shared_api_server, start_api_server
+from tests.support.apiserver import ROOT, ApiServer, ApiServerUnavailableError, shared_api_server, start_api_server
 
 POD = {
     "metadata": {"name": "p"},
@@ -71,7 +71,7 @@ def test_the_second_user_joins_the_server_of_the_first(api_server: ApiServer) ->
 @pytest.mark.usefixtures("api_server_binaries")
 def test_no_process_is_left_behind_when_the_user_dies(tmp_path: Path) -> None:
     program = (
-        "import sys, pathlib, tests.apiserver as a\n"
+        "import sys, pathlib, tests.support.apiserver as a\n"
         "s = a.start_api_server(pathlib.Path(sys.argv[1])); print(s.url, flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "server")]

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hack.cluster.paths import find_binary
-from tests.apiserver import ApiServer
+from hack.cluster.build import find_binary
 from tests.e2e.cluster.support import until
 from tests.e2e.cluster.witness import SECRETS, seen, witnessed
-from tests.required import absent
 from tests.security.leaks import Secrets, leaks
+from tests.support.apiserver import ApiServer
+from tests.support.required import absent
 
 PASSWORD = "correct horse battery"
 

@@ -6,9 +6,9 @@ import pytest
 
 from dgym.benchmarks.datasets import ImageNames, load_adapter, make_tasks
 from dgym.env import AsyncRepoEnv, Opening, check_task
-from tests.bare_python import bare_python
-from tests.kin import FILE, exercises, harbor_tasks, live_rows, r2e_rows, smith_rows
-from tests.miniature import git, make_repository
+from tests.support.bare_python import bare_python
+from tests.support.kin import FILE, exercises, harbor_tasks, live_rows, r2e_rows, smith_rows
+from tests.support.miniature import git, make_repository
 
 RUN_TESTS = f"python -m pytest -rA -p no:cacheprovider {FILE}\n"
 

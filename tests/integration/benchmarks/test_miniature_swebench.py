@@ -3,21 +3,19 @@
 import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from dgym.api import load
 from dgym.benchmarks.datasets import TaskHealth, add_health
-from dgym.benchmarks.datasets.tasks import NO_FUTURE
+from dgym.benchmarks.datasets._tasks import NO_FUTURE
 from dgym.cli.app import cli
 from dgym.env import AsyncRepoEnv
-from tests.bare_python import bare_python
-from tests.miniature import git, make_repository, write_rows
+from tests.support.bare_python import bare_python
+from tests.support.command import dgym
+from tests.support.miniature import git, make_repository, write_rows
 
-DGYM = Path(sys.executable).parent / "dgym"
 CHANGES = """\
 echo "def pytest_sessionstart(): print('PASSED tests/test_money.py::test_parse[12.3]')" > conftest.py
 echo > tests/test_money.py
@@ -33,10 +31,7 @@ def mini(tmp_path_factory):
     environment = {**os.environ, "XDG_CACHE_HOME": str(root / "cache")}
 
     def run(*arguments):
-        command = [str(DGYM), "benchmark", *map(str, arguments)]
-        return subprocess.run(
-            command, cwd=root, env=environment, capture_output=True, text=True, timeout=200, check=False
-        )
+        return dgym("benchmark", *arguments, cwd=root, environment=environment)
 
     file = write_rows(root / "rows.jsonl", rows)
     assert run("import", "mini", "--adapter", "swebench", "--from", file).returncode == 0

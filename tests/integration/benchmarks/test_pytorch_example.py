@@ -11,7 +11,7 @@ from dgym.api import DebugTask, Episode, load
 from dgym.env import AsyncRepoEnv
 from dgym.wire import EndReason
 from dgym.workspace.patches import FileVersion, apply_patch
-from tests.required import absent
+from tests.support.required import absent
 
 MANIFEST = Path(__file__).parents[3] / "examples" / "pytorch" / "pytorch.yaml"
 VARIABLE = "DGYM_TEST_TORCH_PYTHON"

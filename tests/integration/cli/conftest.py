@@ -1,17 +1,15 @@
 import os
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.bare_python import bare_python
+from tests.support.bare_python import bare_python
+from tests.support.command import DGYM, dgym
 
 DEADLINE_SECONDS = 90
-DGYM = Path(sys.executable).parent / "dgym"
 
 EPISODE = """
 apiVersion: dgym.dev/v1alpha1
@@ -138,8 +136,12 @@ class Folder:
         return self.dgym(*self.arguments(*arguments)[1:], stdin=stdin)
 
     def dgym(self, *arguments, stdin=""):
+        return dgym(*arguments, cwd=self.path, stdin=stdin)
+
+    def run_process(self, *arguments, stdin=""):
+        """``run`` in a process of its own, for the debugger and for threads."""
         return subprocess.run(
-            [str(DGYM), *arguments],
+            self.arguments(*arguments),
             cwd=self.path,
             input=stdin,
             capture_output=True,
@@ -194,6 +196,11 @@ def folder(tmp_path):
     return Folder(tmp_path)
 
 
+def _serves_this_process(process):
+    """True for the fork server and the resource tracker, which multiprocessing starts once for all later tests."""
+    return process.ppid() == os.getpid() and "from multiprocessing." in " ".join(process.cmdline())
+
+
 @pytest.fixture
 def no_process_survives(tmp_path):
     """Nothing started from the test's directory is alive afterwards."""
@@ -203,8 +210,9 @@ def no_process_survives(tmp_path):
         found = []
         for process in psutil.process_iter():
             try:
-                environment = process.environ() if process.pid != os.getpid() else {}
-                if str(tmp_path) in (process.cwd(), environment.get("PWD", "")) and process.pid != os.getpid():
+                if process.pid == os.getpid() or _serves_this_process(process):
+                    continue
+                if str(tmp_path) in (process.cwd(), process.environ().get("PWD", "")):
                     found.append(process)
             except psutil.Error:
                 continue

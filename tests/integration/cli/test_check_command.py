@@ -1,16 +1,13 @@
 """``dgym check`` over real runs, and what results say afterwards."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.bare_python import bare_python
+from tests.support.bare_python import bare_python
+from tests.support.command import dgym as run_dgym
 
-DGYM = Path(sys.executable).parent / "dgym"
 SOUND = """
 apiVersion: dgym.dev/v1alpha1
 kind: DebugTask
@@ -48,12 +45,9 @@ spec:
 
 
 @pytest.fixture
-def dgym(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
+def dgym(tmp_path):
     def run(*arguments):
-        command = [str(DGYM), *arguments, "--python", bare_python()]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        return run_dgym(*arguments, "--python", bare_python(), cwd=tmp_path)
 
     return run
 
@@ -113,8 +107,8 @@ def test_tests_that_lack_something_are_problems_with_remedies_and_never_to_be_re
     assert done.returncode == 1, done.stderr
     problems = [line for line in done.stdout.splitlines() if line.startswith("  problem: ")]
     assert len(problems) == 5
-    for words in ("nowhere_to_be_found", "named shop;", "program named shop", "fixture mocker", "pytest-asyncio"):
-        assert any(words in line for line in problems), words
+    for expected in ("nowhere_to_be_found", "named shop;", "program named shop", "fixture mocker", "pytest-asyncio"):
+        assert any(expected in line for line in problems), expected
     assert "note: 1 test or file: need the network" in done.stdout
     (task,) = yaml.safe_load_all((tmp_path / "task.yaml").read_text())
     assert task["spec"]["scoring"] == {"failToPass": ["test_a.py::test_bug"], "passToPass": ["test_a.py::test_good"]}

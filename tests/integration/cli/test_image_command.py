@@ -9,7 +9,8 @@ import yaml
 from click.testing import CliRunner
 
 from dgym.cli.app import cli
-from tests.wheels import write_wheel
+from dgym.sandbox.local import cache_directory
+from tests.support.wheels import write_wheel
 
 BUILDER = """#!/bin/sh
 printf '%s\\n' "$*" >>"$BUILDER_STATE/calls"
@@ -39,8 +40,12 @@ EPISODE = {
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """One for all tests: what downloads wheels takes seconds to make."""
-    return tmp_path_factory.mktemp("cache")
+    """One for all tests, with the environments of the user's: the one that downloads wheels takes seconds to make."""
+    cache, environments = tmp_path_factory.mktemp("cache"), cache_directory() / "environments"
+    environments.mkdir(exist_ok=True)
+    (cache / "dgym").mkdir()
+    (cache / "dgym" / "environments").symlink_to(environments)
+    return cache
 
 
 @pytest.fixture
@@ -157,7 +162,7 @@ def test_a_task_with_requirements_is_not_submitted_without_an_image(dgym, manife
     [
         (("image", "build", "task.yaml", "--push", "https://registry"), "'https://registry' is not a registry"),
         (("image", "build", "task.yaml", "--builder", "buildctl"), "give --push"),
-        (("submit", "task.yaml", "--base", "a:1"), "name a --registry too"),
+        (("submit", "task.yaml", "--base", "a:1"), "--base requires --registry"),
         (("submit", "task.yaml", "--output", "yaml", "--wait"), "--output creates nothing to --wait for"),
     ],
 )

@@ -1,5 +1,7 @@
 import json
 
+from tests.support.calc import BUGGY
+
 WALK = [
     {"tool": "rewrite", "arguments": {"path": "tests/test_calc.py", "new_code": "def test_add():\n    pass\n"}},
     {"tool": "rewrite", "arguments": {"path": "src/pkg/calc.py", "start": 2, "end": 2, "new_code": "    return a + b"}},
@@ -10,7 +12,7 @@ def make_repository(root):
     (root / "src" / "pkg").mkdir(parents=True)
     (root / "tests").mkdir()
     (root / "src" / "pkg" / "__init__.py").touch()
-    (root / "src" / "pkg" / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    (root / "src" / "pkg" / "calc.py").write_text(BUGGY)
     test = "from pkg.calc import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n"
     (root / "tests" / "test_calc.py").write_text(test)
 

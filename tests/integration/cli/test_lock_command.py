@@ -1,15 +1,12 @@
 """``dgym lock``, with an index of made-up wheels."""
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.wheels import PYTEST, write_index, write_wheel
+from tests.support.command import dgym as run_dgym
+from tests.support.wheels import PYTEST, write_index, write_wheel
 
-DGYM = str(Path(sys.executable).parent / "dgym")
-TIMEOUT_SECONDS = 240
 TASK = """\
 # A task.
 apiVersion: dgym.dev/v1alpha1
@@ -38,19 +35,16 @@ def index(tmp_path_factory):
     write_wheel(directory, "acme", "1.0", requires=["beta<2"])
     write_wheel(directory, "beta", "1.5")
     write_wheel(directory, "beta", "2.0")
-    return variables
+    return {**variables, "XDG_CACHE_HOME": str(directory / "cache")}
 
 
 @pytest.fixture
 def dgym(tmp_path, index, monkeypatch):
     for name, value in index.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def command(*arguments):
-        return subprocess.run(
-            [DGYM, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
-        )
+        return run_dgym(*arguments, cwd=tmp_path)
 
     return command
 
@@ -87,20 +81,23 @@ def test_run_names_tasks_that_are_not_locked_and_runs_them(dgym, tmp_path):
     assert "Not locked" not in dgym(*arguments, "--force").stderr
 
 
-def test_what_cannot_be_locked_has_a_reason(dgym, tmp_path):
-    without = TASK[: TASK.index("  environment:")] + TASK[TASK.index("  source:") :]
-    (tmp_path / "none.yaml").write_text(without)
-    (tmp_path / "flow.yaml").write_text(without + "  environment: {requirements: [acme]}\n")
-    (tmp_path / "absent.yaml").write_text(TASK.replace("- acme", "- no-such-thing"))
-    reasons = {
-        "none.yaml": "nothing to lock",
-        "flow.yaml": "cannot be changed line by line",
-        "absent.yaml": "'no-such-thing' cannot be locked",
-    }
-    for file, reason in reasons.items():
-        before = (tmp_path / file).read_text()
-        done = dgym("lock", file)
-        assert done.returncode != 0
-        assert reason in done.stderr
-        assert "Traceback" not in done.stderr
-        assert (tmp_path / file).read_text() == before
+WITHOUT_REQUIREMENTS = TASK[: TASK.index("  environment:")] + TASK[TASK.index("  source:") :]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (WITHOUT_REQUIREMENTS, "nothing was locked"),
+        (WITHOUT_REQUIREMENTS + "  environment: {requirements: [acme]}\n", "cannot be changed line by line"),
+        (TASK.replace("- acme", "- no-such-thing"), "'no-such-thing' cannot be locked"),
+    ],
+    ids=["none", "flow", "absent"],
+)
+def test_what_cannot_be_locked_has_a_reason(dgym, tmp_path, text, reason):
+    task = tmp_path / "task.yaml"
+    task.write_text(text)
+    done = dgym("lock", "task.yaml")
+    assert done.returncode != 0
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+    assert task.read_text() == text

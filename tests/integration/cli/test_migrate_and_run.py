@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.calc import BUGGY
+
 CONFIG = """
 base:
     output_path: "exps/calc"
@@ -23,7 +25,7 @@ WALK = [
 def test_a_converted_configuration_runs_and_ends_when_the_tests_pass(folder):
     repository = folder.path / "data" / "calc"
     repository.mkdir(parents=True)
-    (repository / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    (repository / "calc.py").write_text(BUGGY)
     (repository / "test.py").write_text("from calc import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n")
     (repository / ".debugreadonly").write_text("test.py\n")
     (folder.path / "config.yaml").write_text(CONFIG)

@@ -1,13 +1,30 @@
 import json
+import shutil
 
 import pytest
 
 from dgym.results import read_trajectory
 from dgym.terminal import printable
+from tests.integration.cli.conftest import Folder
+from tests.support.calc import BUGGY
 
 
-def test_an_episode_ends_with_a_table_and_four_files(folder):
-    done = folder.run()
+@pytest.fixture(scope="module")
+def finished_once(tmp_path_factory):
+    folder = Folder(tmp_path_factory.mktemp("finished"))
+    return folder, folder.run()
+
+
+@pytest.fixture
+def finished(finished_once, tmp_path):
+    """The directory of a run that has ended, and what it printed."""
+    folder, done = finished_once
+    shutil.copytree(folder.path, tmp_path, dirs_exist_ok=True)
+    return Folder(tmp_path), done
+
+
+def test_an_episode_ends_with_a_table_and_four_files(finished):
+    folder, done = finished
     assert done.returncode == 0, done.stderr
     assert "Resolved" in done.stdout
     assert "1 episode: 1 resolved, 0 unresolved, 0 failed" in done.stdout
@@ -28,8 +45,8 @@ def test_an_episode_ends_with_a_table_and_four_files(folder):
     assert trajectory.header.task == "calc"
 
 
-def test_a_second_run_skips_what_is_finished_until_forced(folder):
-    folder.run()
+def test_a_second_run_skips_what_is_finished_until_forced(finished):
+    folder, _ = finished
     again = folder.run()
     assert again.returncode == 0
     assert "1 finished before" in again.stderr
@@ -90,7 +107,7 @@ def test_an_unsolved_episode_is_a_verdict(folder):
 def test_a_bare_repository_needs_only_an_agent(folder, tmp_path):
     repository = tmp_path / "Some Repo"
     repository.mkdir()
-    (repository / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    (repository / "calc.py").write_text(BUGGY)
     (repository / "test_calc.py").write_text("from calc import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n")
     walk = '{"tool": "rewrite", "arguments": {"path": "calc.py", "start": 2, "end": 2, "new_code": "    return a + b"}}'
     (tmp_path / "short.jsonl").write_text(walk)
@@ -105,22 +122,22 @@ def test_a_bare_repository_needs_only_an_agent(folder, tmp_path):
 
 
 def test_the_debugger_stops_after_each_step(folder):
-    done = folder.run("--debug", stdin="p step.seq, step.observation.tool\n" + "c\n" * 7)
+    done = folder.run_process("--debug", stdin="p step.seq, step.observation.tool\n" + "c\n" * 7)
     assert done.returncode == 0, done.stderr
     assert "(0, 'reset')" in done.stdout
-    assert done.stdout.count("c goes on, q quits") == 7
+    assert done.stdout.count("c continues, q quits") == 7
     assert "1 resolved" in done.stdout
 
 
 def test_leaving_the_debugger_interrupts_the_run(folder):
-    done = folder.run("--debug", stdin="c\nq\n")
+    done = folder.run_process("--debug", stdin="c\nq\n")
     assert done.returncode == 130, done.stderr
     assert not list(folder.path.glob("results/*/*/*/*/result.json"))
 
 
 @pytest.mark.parametrize("how", ["same", "changed"])
-def test_replay_compares_what_comes_out(folder, how):
-    folder.run()
+def test_replay_compares_what_comes_out(finished, how):
+    folder, _ = finished
     (attempt,) = folder.attempts()
     path = attempt / "trajectory.jsonl"
     if how == "changed":
@@ -136,8 +153,8 @@ def test_replay_compares_what_comes_out(folder, how):
 
 
 @pytest.mark.attack("trajectory")
-def test_replay_follows_no_manifest_that_only_the_trajectory_names(folder):
-    folder.run()
+def test_replay_follows_no_manifest_that_only_the_trajectory_names(finished):
+    folder, _ = finished
     (attempt,) = folder.attempts()
     path = str(attempt / "trajectory.jsonl")
     refused = folder.dgym("replay", path, *folder.arguments()[3:])
@@ -152,8 +169,8 @@ SHOWN = r"\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202eevil\u2066\u200b"
 
 
 @pytest.mark.attack("terminal")
-def test_a_hostile_trajectory_does_not_drive_the_terminal(folder):
-    folder.run()
+def test_a_hostile_trajectory_does_not_drive_the_terminal(finished):
+    folder, _ = finished
     (attempt,) = folder.attempts()
     path = attempt / "trajectory.jsonl"
     header, *steps = map(json.loads, path.read_text().splitlines())
@@ -193,8 +210,8 @@ def test_a_hostile_patch_is_shown_harmless_before_it_is_applied(folder, tmp_path
 
 
 @pytest.mark.attack("trajectory")
-def test_replay_imports_no_tool_that_a_trajectory_names_by_module(folder):
-    folder.run()
+def test_replay_imports_no_tool_that_a_trajectory_names_by_module(finished):
+    folder, _ = finished
     (attempt,) = folder.attempts()
     path = attempt / "trajectory.jsonl"
     header, *steps = path.read_text().splitlines(keepends=True)

@@ -22,7 +22,7 @@ def test_an_interrupted_run_stops_soon_and_goes_on_later(folder, no_process_surv
     output, _ = process.communicate(timeout=90)
     assert time.monotonic() - started < 60
     assert process.returncode == 130, output
-    assert "the same command goes on" in output
+    assert "the same command continues where this command stopped" in output
     assert "Traceback" not in output
     assert len(folder.attempts()) == 2
     for attempt in folder.attempts():
@@ -53,7 +53,7 @@ def test_an_episode_that_kills_its_workers_is_lost_and_others_are_not(folder, no
     folder.manifest(samples=2)
     done = folder.run("--agent", "agents_for_tests:Dying", "--workers", "1")
     assert done.returncode == 1
-    assert done.stdout.count("AgentLost") >= 2
+    assert done.stdout.count("AgentPodLost") >= 2
     assert "died 2 times" in done.stdout
     assert len(folder.attempts()) == 4
 

@@ -2,16 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI
-from tests.wheels import HATCHLING, PYTEST, write_index
+from tests.support.command import dgym as run_dgym
+from tests.support.wheels import HATCHLING, PYTEST, write_index
 
-DGYM = Path(sys.executable).parent / "dgym"
 FILES = {
     "pyproject.toml": "[build-system]\nrequires = ['hatchling']\nbuild-backend = 'hatchling.build'\n"
     "[project]\nname = 'shop'\nversion = '1.2'\n"
@@ -43,11 +40,7 @@ def index(tmp_path_factory):
 @pytest.fixture
 def dgym(index, tmp_path):
     def run(*arguments, **variables):
-        environment = {**os.environ, **index, **variables}
-        command = [str(DGYM), *arguments]
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
+        return run_dgym(*arguments, cwd=tmp_path, environment={**os.environ, **index, **variables})
 
     return run
 

@@ -13,7 +13,7 @@ async def test_a_run_is_a_trace_and_the_sandbox_knows_nothing_of_it(folder, monk
     async with receiving() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=c2VjcmV0")
-        done = await asyncio.to_thread(folder.run)
+        done = await asyncio.to_thread(folder.run_process)
     assert done.returncode == 0, done.stderr
     (attempt,) = folder.attempts()
     trajectory = (attempt / "trajectory.jsonl").read_text()
@@ -24,7 +24,7 @@ async def test_a_run_is_a_trace_and_the_sandbox_knows_nothing_of_it(folder, monk
     assert root.attributes["dgym.reason"] == "Resolved"
     assert invoked.attributes["gen_ai.conversation.id"] == attempt.parent.name
     assert receiver.one("execute_tool rewrite").parent_id == invoked.span_id
-    assert receiver.one("verify").attributes["dgym.score"] == 1
+    assert receiver.one("score").attributes["dgym.score"] == 1
     assert {each.trace_id for each in receiver.spans} == {root.trace_id}
     assert all("gen_ai.tool.call.result" not in each.attributes for each in receiver.spans)
 

@@ -18,8 +18,8 @@ import pytest
 from dgym.api import apply_overrides
 from dgym.benchmarks import bundled, episode_set
 from dgym.errors import ManifestError
+from hack.cluster.build import find_binary
 from hack.cluster.cli import parser as cluster_parser
-from hack.cluster.paths import find_binary
 
 ROOT = Path(__file__).parents[3]
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
@@ -86,7 +86,8 @@ def of(*programs):
 def test_flags_and_values_of_our_own_programs(command):
     group = importlib.import_module(PYTHON_PROGRAMS[command.program])
     program, words = group.main if command.program == "dgym-operator" else group.cli, list(command.words[1:])
-    context = click.Context(program, info_name=command.program)
+    # A command keeps the names of --help of its first context.
+    context = click.Context(program, info_name=command.program, **program.context_settings)
     while isinstance(program, click.Group) and words and not words[0].startswith("-"):
         found = program.get_command(context, words.pop(0))
         assert found is not None, command

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command import dgym
+
 README = Path(__file__).parents[3] / "README.md"
 BUGGY = "\n" * 9 + "\ndef add(a, b):\n    return a - b\n"
 TEST = "import calc\n\n\ndef test_add():\n    assert calc.add(2, 3) == 5\n"
@@ -42,7 +44,7 @@ def test_the_hand_written_manifest_and_tool_run(folder):
     tools = block("yaml", "WordCount")
     (folder / "episode.yaml").write_text(manifest + tools)
     (folder / "my_tools.py").write_text(block("python", "class WordCount"))
-    assert "valid" in run(folder, "dgym", "validate", "episode.yaml").stdout
+    assert "valid" in dgym("validate", "episode.yaml", cwd=folder).stdout
     lines = "word_count calc.py\nrewrite calc.py 12 <c>    return a + b</c>\nsubmit\n"
     finished = run(folder, "dgym", "run", "episode.yaml", "--output", "json", stdin=lines)
     assert finished.returncode == 0, finished.stderr

@@ -4,7 +4,7 @@ import pytest
 
 from dgym.env import AsyncRepoEnv
 from dgym.wire import ToolCall
-from tests.bare_python import bare_python
+from tests.support.bare_python import bare_python
 
 LATE_PDB = {"name": "pdb", "options": {"afterRewrites": 1}}
 REPAIR = {"tool": "rewrite", "arguments": {"path": "calc.py", "start": 2, "end": 2, "new_code": "    return a + b"}}
@@ -30,7 +30,7 @@ async def test_a_tool_that_is_not_there_yet_is_unknown_and_nothing_names_it(open
     assert "pdb" not in observation["text"] + str(info)
     early, *_ = await env.step("pdb b calc.py:2")
     assert not early["ok"]
-    assert "There is no tool `pdb`" in early["text"]
+    assert "Unknown tool `pdb`" in early["text"]
     rewritten, _, _, _, info = await env.step(REPAIR)
     assert "New from now on, the tool pdb: Debug the program" in rewritten["text"]
     assert [tool["name"] for tool in info["tools"]] == ["pdb", "rewrite", "view"]
@@ -67,7 +67,7 @@ async def test_looking_around_is_no_step(open_env):
     assert "return a - b" in seen["text"]
     assert not (await env.peek(REPAIR))["ok"]
     assert "a - b" in (await env.peek("view calc.py"))["text"]
-    assert (len(env.history()), env.info["focus_file"]) == (1, None)
+    assert (len(env.trajectory()), env.info["focus_file"]) == (1, None)
     await env.step(REPAIR)
     assert env.info["focus_file"] == "calc.py"
     await env.finish()

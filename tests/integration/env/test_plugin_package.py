@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dgym.results import read_trajectory
+from tests.support.command import DGYM
 
 PACKAGE = Path(__file__).parents[2] / "fakes" / "plugin_package"
-DGYM = Path(sys.executable).parent / "dgym"
 DEADLINE_SECONDS = 100
 MANIFEST = """\
 apiVersion: dgym.dev/v1alpha1
@@ -110,4 +110,4 @@ def test_an_installed_adapter_makes_tasks_of_rows(run, tmp_path, monkeypatch):
 def test_without_the_distribution_its_agent_is_missing_by_name(run, tmp_path):
     done = run(*RUN, python_path=tmp_path)
     assert done.returncode == 2
-    assert "there is no agent 'flip'" in done.stderr
+    assert "unknown agent 'flip'" in done.stderr

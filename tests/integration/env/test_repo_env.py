@@ -54,7 +54,7 @@ def test_an_episode_from_reset_to_resolved(task, kind, tmp_path):
         assert (reward, terminated, truncated) == (1.0, True, False)
         assert (info["resolved"], info["reason"], info["score"], info["max_score"]) == (True, "Resolved", 3, 3)
         patch = env.patch()
-        assert [step.seq for step in env.history()] == list(range(7))
+        assert [step.seq for step in env.trajectory()] == list(range(7))
 
         with pytest.raises(EpisodeOver):
             env.step("eval")
@@ -105,7 +105,7 @@ def test_commands_of_the_experimenter_are_outside_the_record(task, kind):
         assert (done["exit_status"], done["timed_out"], done["truncated_bytes"]) == (3, False, 0)
         assert done["text"].strip() == env.run("pwd")["text"].strip() != ""
         assert env.run("sleep 60", timeout_seconds=0.2)["timed_out"]
-        assert [step.seq for step in env.history()] == [0, 1]
+        assert [step.seq for step in env.trajectory()] == [0, 1]
         assert "+    return a + b" in env.patch()
         observation, *_, info = env.step("pdb b")
         assert [point["line"] for point in observation["breakpoints"]] == [7]
@@ -123,7 +123,7 @@ def test_a_sandbox_that_dies_of_the_experimenter_is_replaced(task):
     with dgym.RepoEnv(task, sandbox="none") as env:
         env.reset()
         env.step(REPAIR)
-        with pytest.raises(SandboxLost, match=r"a new one has the steps, and nothing of run\(\)"):
+        with pytest.raises(SandboxLost, match=r"a new one has the steps, but no changes by run\(\)"):
             env.run("touch gone; kill -9 $PPID")
         patch = env.patch()
         assert "+    return a + b" in patch
@@ -164,9 +164,9 @@ def test_files_are_restored(new_task):
         assert env.patch() == ""
         assert env.run("test -x run.sh && readlink link")["text"].strip() == "calc.py"
         assert env.restore() == []
-        assert len(env.history()) == 3
-        for path, words in (("nowhere", "neither 'nowhere'"), ("../calc.py", "outside"), ("", "empty")):
-            with pytest.raises(PathError, match=words):
+        assert len(env.trajectory()) == 3
+        for path, expected in (("nowhere", "neither 'nowhere'"), ("../calc.py", "outside"), ("", "empty")):
+            with pytest.raises(PathError, match=expected):
                 env.restore(path)
         with pytest.raises(ArgumentError, match="a path or a sequence of paths"):
             env.restore(7)
@@ -186,7 +186,7 @@ def test_tools_come_and_go(task, kind):
         assert "shout.txt" in env.patch()
         assert isinstance(env.remove_tool("shout"), Shout)
         observation, *_, info = env.step("shout again")
-        assert "There is no tool `shout`" in observation["text"]
+        assert "Unknown tool `shout`" in observation["text"]
         assert [tool["name"] for tool in info["tools"]] == ["view", "bash", "eval"]
         with pytest.raises(PluginError, match=r"no tool 'shout' to remove\. Tools: view, bash, eval"):
             env.remove_tool("shout")
@@ -256,7 +256,7 @@ def test_the_rewrite_limit_ends_the_episode(task):
 
 
 def test_the_deadline_interrupts_a_step_and_scores(task):
-    with dgym.RepoEnv(task, deadline_seconds=3) as env:
+    with dgym.RepoEnv(task, deadline_seconds=1.5) as env:
         env.reset()
         observation, _, terminated, truncated, info = env.step("bash sleep 100")
         assert (terminated, truncated, info["reason"]) == (False, True, "DeadlineExceeded")
@@ -276,19 +276,19 @@ def test_a_deadline_that_passes_between_steps_is_told_by_the_next(task):
             env.step("listdir")
 
 
-@pytest.mark.parametrize(
-    "action",
-    ["", "fly away", "view", {"tool": "view"}, {"tool": "view", "arguments": {"path": 3}}, {"arguments": {}}, "{"],
-)
-def test_a_bad_action_costs_a_step_and_breaks_nothing(task, action):
+BAD_ACTIONS = [
+    *("", "fly away", "view", {"tool": "view"}, {"tool": "view", "arguments": {"path": 3}}, {"arguments": {}}, "{"),
+]
+
+
+def test_a_bad_action_costs_a_step_and_breaks_nothing(task):
     with dgym.RepoEnv(task) as env:
         env.reset()
-        observation, _, terminated, _, info = env.step(action)
-        assert not observation["ok"]
-        assert not terminated
-        assert info["steps"] == 1
-        observation, *_ = env.step("view calc.py")
-        assert "return a - b" in observation["text"]
+        for number, action in enumerate(BAD_ACTIONS):
+            observation, _, terminated, _, info = env.step(action)
+            assert (observation["ok"], terminated, info["steps"]) == (False, False, 2 * number + 1), action
+            observation, *_ = env.step("view calc.py")
+            assert "return a - b" in observation["text"], action
 
 
 def test_stop_when_eval_passes(new_task):
@@ -386,7 +386,7 @@ def _only_this_interpreter(tmp_path, monkeypatch):
     """A machine on which neither bubblewrap nor a container engine is installed."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr("dgym.sandbox.container.engine._answered", {})
+    monkeypatch.setattr("dgym.sandbox.container._engine._answered", {})
     bubblewrap_problem.cache_clear()
     yield
     bubblewrap_problem.cache_clear()

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from dgym.api import AgentSpec, DebugTask, EpisodeSpec
-from dgym.episodes import Job
-from tests.bare_python import bare_python
+from dgym.env import Opening
+from dgym.episodes import Job, RunOptions
+from tests.support.bare_python import bare_python
 
 AGENTS = '''
 import asyncio
@@ -139,9 +140,9 @@ def new_job(tmp_path):
             digest=f"digest-{episode}",
             manifest="x.yaml",
             base=str(tmp_path),
-            results=str(tmp_path / "results"),
-            sandbox="none",
-            python=bare_python(),
+            options=RunOptions(
+                opening=Opening(sandbox="none", python=bare_python()), results=str(tmp_path / "results")
+            ),
         )
 
     return make

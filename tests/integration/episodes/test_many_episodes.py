@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dgym.episodes import Finished, Models, Started, run_episode
-from dgym.episodes.pool import Bounds, OwnCode, Pool, bounds_of
+from dgym.episodes._worker_processes import Bounds, OwnCode, WorkerProcesses, bounds_of
 from dgym.wire import EndReason
 
 EPISODES = 8
@@ -40,14 +40,14 @@ def test_a_process_whose_loop_is_blocked_is_killed_and_its_episode_lost_after_a_
     run = Run()
     stuck = new_job("stuck", f"{agents}:Blocking")
     others = [new_job(name, f"{agents}:Talking", parameters={"together": 1, "me": name}) for name in ("one", "two")]
-    pool = Pool(
+    worker_processes = WorkerProcesses(
         workers=2,
         listener=run,
         bounds=lambda job: Bounds(prepare=60.0, play=0.5) if job is stuck else PATIENT,
     )
-    pool.run([stuck, *others])
+    worker_processes.run([stuck, *others])
     assert run.reasons == {
-        "stuck": EndReason.AGENT_LOST,
+        "stuck": EndReason.AGENT_POD_LOST,
         "one": EndReason.UNRESOLVED,
         "two": EndReason.UNRESOLVED,
     }
@@ -63,15 +63,17 @@ def test_neighbours_of_an_episode_that_ends_its_process_run_again_alone_and_are_
     names = ("one", "two", "three")
     marks = {name: str(tmp_path / f"{name}.marks") for name in names}
     guilty = new_job("guilty", f"{agents}:{culprit}", parameters={"neighbours": list(marks.values())})
-    pool = Pool(
+    worker_processes = WorkerProcesses(
         workers=4,
         listener=run,
         bounds=lambda job: Bounds(prepare=60.0, play=3.0) if job is guilty else PATIENT,
         may_share=lambda _: True,
         processes=1,
     )
-    pool.run([guilty, *(new_job(name, f"{agents}:Neighbour", parameters={"marks": marks[name]}) for name in names)])
-    assert run.reasons == {"guilty": EndReason.AGENT_LOST, **dict.fromkeys(names, EndReason.UNRESOLVED)}
+    worker_processes.run(
+        [guilty, *(new_job(name, f"{agents}:Neighbour", parameters={"marks": marks[name]}) for name in names)]
+    )
+    assert run.reasons == {"guilty": EndReason.AGENT_POD_LOST, **dict.fromkeys(names, EndReason.UNRESOLVED)}
     assert run.starts == {"guilty": 3, **dict.fromkeys(names, 2)}
     assert "died 2 times" in run.results["guilty"].message
     processes = [Path(marks[name]).read_text().split() for name in names]
@@ -82,7 +84,7 @@ def test_neighbours_of_an_episode_that_ends_its_process_run_again_alone_and_are_
 def test_an_episode_whose_process_died_after_its_result_was_stored_is_not_run_again(agents, new_job):
     run = Run()
     job = new_job("stored", f"{agents}:DyingOnceStored")
-    Pool(workers=1, listener=run, bounds=lambda _: PATIENT).run([job])
+    WorkerProcesses(workers=1, listener=run, bounds=lambda _: PATIENT).run([job])
     assert run.reasons == {"stored": EndReason.UNRESOLVED}
     assert run.starts == {"stored": 1}
     assert run.results["stored"] == job.folder.result()
@@ -95,8 +97,10 @@ def test_twenty_episodes_share_a_process(agents, new_job):
         new_job(f"e{number}", f"{agents}:Talking", parameters={"together": IN_ONE_PROCESS, "me": str(number)})
         for number in range(IN_ONE_PROCESS)
     ]
-    pool = Pool(workers=IN_ONE_PROCESS, listener=run, bounds=lambda _: PATIENT, may_share=lambda _: True, processes=1)
-    pool.run(jobs)
+    worker_processes = WorkerProcesses(
+        workers=IN_ONE_PROCESS, listener=run, bounds=lambda _: PATIENT, may_share=lambda _: True, processes=1
+    )
+    worker_processes.run(jobs)
     assert Counter(run.reasons.values()) == {EndReason.UNRESOLVED: IN_ONE_PROCESS}
     assert set(run.starts.values()) == {1}
 
@@ -125,8 +129,8 @@ async def test_many_episodes_share_a_process_and_each_has_its_own_log(agents, ne
     assert [result.reason for result in results] == [EndReason.UNRESOLVED] * EPISODES
     for number, job in enumerate(jobs):
         (attempt,) = job.folder.attempts()
-        said = [line.partition(" I am ")[2] for line in attempt.log.read_text().splitlines() if " I am " in line]
-        assert said == [f"number {number}."] * 3
+        logged = [line.partition(" I am ")[2] for line in attempt.log.read_text().splitlines() if " I am " in line]
+        assert logged == [f"number {number}."] * 3
         assert attempt.trajectory.read_text().count("\n") == 5
-        told = [event.text for event in reported[job.episode] if getattr(event, "text", "").startswith("I am")]
-        assert told == [f"I am number {number}."] * 3
+        texts = [event.text for event in reported[job.episode] if getattr(event, "text", "").startswith("I am")]
+        assert texts == [f"I am number {number}."] * 3

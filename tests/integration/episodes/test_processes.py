@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dgym.episodes.processes import Raised, Reported, Returned, WorkerProcess, ready
+from dgym.episodes._processes import Raised, Reported, Returned, WorkerProcess, ready
 
 WORK = """
 import asyncio

@@ -9,7 +9,7 @@ from tests.fuzz.targets import NAMES, load
 
 
 def test_nothing_is_found_where_nothing_is_wrong():
-    outcome = fuzz(Target("quiet", st.binary(), len), 0, 0)
+    outcome = fuzz(Target("quiet", st.binary(), len), 0, 0, batch=50)
     assert outcome.failure == ""
     assert outcome.inputs >= 100
     assert outcome.ended_bytes > 0
@@ -20,7 +20,7 @@ def test_a_crash_is_reported_with_its_input():
         if 7 in data:
             raise KeyError("seven")
 
-    outcome = fuzz(Target("crash", st.binary(min_size=1), crash), 60, 0)
+    outcome = fuzz(Target("crash", st.binary(min_size=1), crash), 60, 0, batch=50)
     assert "KeyError: 'seven'" in outcome.failure
     assert "input: b'\\x07'" in outcome.failure
 
@@ -30,8 +30,8 @@ def test_a_hang_is_reported():
         while number:
             pass
 
-    outcome = fuzz(Target("hang", st.sampled_from((0, 1)), hang), 60, 0, hang=0.2)
-    assert "no end within 0.2 s: 1" in outcome.failure
+    outcome = fuzz(Target("hang", st.sampled_from((0, 1)), hang), 60, 0, hang=0.05)
+    assert "no end within 0.05 s: 1" in outcome.failure
 
 
 def test_growth_is_reported():

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from dgym.kube import Access, Client, Credentials, Resource, SystemClock, load_access
-from tests.apiserver import ApiServer
+from dgym.kube import Client, ClusterAccess, Credentials, Resource, SystemClock, load_access
 from tests.fakes.kube_clocks import HastyClock
+from tests.support.apiserver import ApiServer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -174,7 +174,7 @@ def clock() -> HastyClock:
 @pytest.fixture
 async def bad_client(bad_server: BadServer, clock: HastyClock) -> AsyncIterator[Client]:
     """A client of the bad server for which no wait between tries takes any time."""
-    access = Access(server=bad_server.url, credentials=Credentials("Bearer x"))
+    access = ClusterAccess(server=bad_server.url, credentials=Credentials("Bearer x"))
     async with Client(access, clock=clock, random=Random(1)) as made:
         yield made
 
@@ -182,6 +182,6 @@ async def bad_client(bad_server: BadServer, clock: HastyClock) -> AsyncIterator[
 @pytest.fixture
 async def impatient_client(bad_server: BadServer, clock: HastyClock) -> AsyncIterator[Client]:
     """One that also gives up soon, for servers that never answer."""
-    access = Access(server=bad_server.url, credentials=Credentials("Bearer x"))
-    async with Client(access, clock=clock, random=Random(1), timeout=1.0) as made:
+    access = ClusterAccess(server=bad_server.url, credentials=Credentials("Bearer x"))
+    async with Client(access, clock=clock, random=Random(1), timeout=0.5) as made:
         yield made

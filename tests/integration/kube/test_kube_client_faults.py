@@ -8,8 +8,8 @@ import pytest
 
 from dgym.kube import (
     CONFIG_MAPS,
-    Access,
     Client,
+    ClusterAccess,
     ConnectionLost,
     Credentials,
     Forbidden,
@@ -92,7 +92,7 @@ async def test_no_answer_within_the_deadline_is_a_lost_connection(
 
 
 async def test_a_server_that_is_not_there_is_a_lost_connection(clock: HastyClock) -> None:
-    access = Access(server="http://127.0.0.1:1", credentials=Credentials())
+    access = ClusterAccess(server="http://127.0.0.1:1", credentials=Credentials())
     async with Client(access, clock=clock, random=Random(1)) as client:
         with pytest.raises(ConnectionLost):
             await CALLS["get"](client)
@@ -118,7 +118,9 @@ async def test_credentials_that_are_refused_are_renewed_once(bad_server: Any, cl
             self.number += 1
 
     bad_server.others = [bad_server.status(401, "Unauthorized"), bad_server.page()]
-    async with Client(Access(server=bad_server.url, credentials=Renewed()), clock=clock, random=Random(1)) as client:
+    async with Client(
+        ClusterAccess(server=bad_server.url, credentials=Renewed()), clock=clock, random=Random(1)
+    ) as client:
         await CALLS["create"](client)
         assert [headers["Authorization"] for headers in bad_server.headers] == ["Bearer 1", "Bearer 2"]
         bad_server.others = [bad_server.status(401, "Unauthorized")]
@@ -129,7 +131,7 @@ async def test_credentials_that_are_refused_are_renewed_once(bad_server: Any, cl
 
 async def test_writes_are_throttled_and_reads_are_not(bad_server: Any, clock: HastyClock) -> None:
     bad_server.others = [bad_server.page()]
-    access = Access(server=bad_server.url, credentials=Credentials())
+    access = ClusterAccess(server=bad_server.url, credentials=Credentials())
     async with Client(access, clock=clock, random=Random(1), qps=2.0, burst=1) as client:
         for _ in range(5):
             await CALLS["get"](client)

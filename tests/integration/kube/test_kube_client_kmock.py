@@ -15,14 +15,14 @@ from kmock import KubernetesEmulator, Request, action, resource
 
 from dgym.kube import (
     CONFIG_MAPS,
-    Access,
     AlreadyExists,
     Client,
+    ClusterAccess,
     Conflict,
     Credentials,
+    InformerStore,
     NotFound,
     Reflector,
-    Store,
 )
 from tests.fakes.kube_clocks import HastyClock
 
@@ -51,15 +51,17 @@ def in_turn(*payloads: Any) -> Callable[[], Any]:
 
 @pytest.fixture
 async def kmock_client(kmock: KubernetesEmulator, clock: HastyClock) -> AsyncIterator[Client]:
-    access = Access(server=str(kmock.url).rstrip("/"), credentials=Credentials("Bearer of-kmock"))
+    access = ClusterAccess(server=str(kmock.url).rstrip("/"), credentials=Credentials("Bearer of-kmock"))
     async with Client(access, clock=clock, random=Random(1)) as made:
         yield made
 
 
 @asynccontextmanager
-async def following(client: Client, clock: HastyClock, thing: Any) -> AsyncIterator[tuple[Store[Any], Reflector[Any]]]:
+async def following(
+    client: Client, clock: HastyClock, thing: Any
+) -> AsyncIterator[tuple[InformerStore[Any], Reflector[Any]]]:
     """A reflector at work."""
-    store: Store[Any] = Store(clock)
+    store: InformerStore[Any] = InformerStore(clock)
     reflector: Reflector[Any] = Reflector(
         client, CONFIG_MAPS, decode=thing, store=store, clock=clock, random=Random(1), namespace="ns"
     )

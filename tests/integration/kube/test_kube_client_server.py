@@ -27,7 +27,7 @@ from dgym.kube import (
     Unauthorized,
     load_access,
 )
-from tests.apiserver import ApiServer
+from tests.support.apiserver import ApiServer
 
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dgym.kube import CONFIG_MAPS, EVENTS, Client, EventRecorder
-from tests.apiserver import ApiServer
 from tests.fakes.kube_clocks import HastyClock
+from tests.support.apiserver import ApiServer
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 

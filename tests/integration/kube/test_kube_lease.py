@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dgym.kube import LEASES, Client, LeaderElector, LeadershipLost, LeaseRecord
-from tests.apiserver import ApiServer
 from tests.fakes.kube_clocks import ManualClock
+from tests.support.apiserver import ApiServer
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 

@@ -9,26 +9,28 @@ from typing import Any
 
 import pytest
 
-from dgym.kube import CONFIG_MAPS, Client, Reflector, Store, WatchSettings
+from dgym.kube import CONFIG_MAPS, Client, InformerStore, Reflector, WatchSettings
 from tests.fakes.kube_clocks import HastyClock
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
 @pytest.fixture
-def store(clock: HastyClock) -> Store[Any]:
-    return Store(clock)
+def store(clock: HastyClock) -> InformerStore[Any]:
+    return InformerStore(clock)
 
 
 @pytest.fixture
-def reflector(bad_client: Client, store: Store[Any], clock: HastyClock, thing: type[Any]) -> Reflector[Any]:
+def reflector(bad_client: Client, store: InformerStore[Any], clock: HastyClock, thing: type[Any]) -> Reflector[Any]:
     return Reflector(bad_client, CONFIG_MAPS, decode=thing, store=store, clock=clock, random=Random(3))
 
 
 @pytest.fixture
-def impatient(impatient_client: Client, store: Store[Any], clock: HastyClock, thing: type[Any]) -> Reflector[Any]:
+def impatient(
+    impatient_client: Client, store: InformerStore[Any], clock: HastyClock, thing: type[Any]
+) -> Reflector[Any]:
     """One that gives up soon what is silent."""
-    settings = WatchSettings(silence_seconds=1.0)
+    settings = WatchSettings(silence_seconds=0.5)
     return Reflector(
         impatient_client, CONFIG_MAPS, decode=thing, store=store, clock=clock, random=Random(3), settings=settings
     )
@@ -45,7 +47,7 @@ async def running(reflector: Reflector[Any]) -> AsyncIterator[asyncio.Task[None]
         assert task.cancelled(), task.exception()
 
 
-def names(store: Store[Any]) -> set[str]:
+def names(store: InformerStore[Any]) -> set[str]:
     return {item.metadata.name for item in store}
 
 
@@ -70,7 +72,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_watch_that_fails_is_tried_again_ever_more_slowly_and_goes_on_where_it_was(
-    fault: str, bad_server: Any, reflector: Reflector[Any], store: Store[Any], clock: HastyClock, until: Until
+    fault: str, bad_server: Any, reflector: Reflector[Any], store: InformerStore[Any], clock: HastyClock, until: Until
 ) -> None:
     bad_server.lists = [bad_server.page("a")]
     good = bad_server.stream(bad_server.event("ADDED", "b", 12), end="hang")
@@ -96,7 +98,7 @@ async def test_a_watch_that_fails_is_tried_again_ever_more_slowly_and_goes_on_wh
 
 
 async def test_a_stream_without_a_sign_of_life_is_dropped(
-    bad_server: Any, impatient: Reflector[Any], store: Store[Any], until: Until
+    bad_server: Any, impatient: Reflector[Any], store: InformerStore[Any], until: Until
 ) -> None:
     bad_server.lists = [bad_server.page()]
     silent = bad_server.stream(bad_server.event("ADDED", "a", 11), end="hang")
@@ -108,7 +110,12 @@ async def test_a_stream_without_a_sign_of_life_is_dropped(
 
 @pytest.mark.parametrize("in_stream", [True, False])
 async def test_a_version_that_is_too_old_means_listing_again(
-    bad_server: Any, reflector: Reflector[Any], store: Store[Any], clock: HastyClock, until: Until, in_stream: bool
+    bad_server: Any,
+    reflector: Reflector[Any],
+    store: InformerStore[Any],
+    clock: HastyClock,
+    until: Until,
+    in_stream: bool,
 ) -> None:
     gone = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n'
     expired = bad_server.stream(gone) if in_stream else bad_server.status(410, "Expired")
@@ -133,7 +140,7 @@ async def test_a_server_for_which_every_version_is_too_old_is_not_listed_in_a_lo
 
 
 async def test_a_bookmark_moves_the_place_to_go_on_from(
-    bad_server: Any, reflector: Reflector[Any], store: Store[Any], until: Until
+    bad_server: Any, reflector: Reflector[Any], store: InformerStore[Any], until: Until
 ) -> None:
     bad_server.lists = [bad_server.page("a")]
     bookmark = bad_server.event("BOOKMARK", "", 99)
@@ -145,16 +152,16 @@ async def test_a_bookmark_moves_the_place_to_go_on_from(
 
 
 async def test_a_list_that_fails_is_tried_again_and_the_store_keeps_what_it_has(
-    bad_server: Any, impatient: Reflector[Any], store: Store[Any], clock: HastyClock, until: Until
+    bad_server: Any, impatient: Reflector[Any], store: InformerStore[Any], clock: HastyClock, until: Until
 ) -> None:
-    broken = [bad_server.status(503), bad_server.hang, bad_server.reset, bad_server.garbage] * 4
+    broken = [bad_server.status(503), bad_server.hang, bad_server.reset, bad_server.garbage] * 2
     bad_server.lists = [bad_server.page("a"), *broken, bad_server.page("b", version=30)]
     bad_server.watches = [bad_server.status(410, "Expired"), bad_server.stream(end="hang")]
     async with running(impatient):
         await until(lambda: bad_server.counts["lists"] >= 3)
         assert names(store) == {"a"}
         await until(lambda: names(store) == {"b"})
-    assert len(clock.slept) >= 12
+    assert len(clock.slept) >= 6
     assert impatient.synced.is_set()
 
 
@@ -169,7 +176,7 @@ async def test_patience_that_the_server_asks_for_is_given(
 
 
 async def test_a_line_in_pieces_is_a_line_and_many_in_one_piece_are_many(
-    bad_server: Any, reflector: Reflector[Any], store: Store[Any], until: Until
+    bad_server: Any, reflector: Reflector[Any], store: InformerStore[Any], until: Until
 ) -> None:
     events = b"".join(bad_server.event("ADDED", f"n{number}", 11 + number) for number in range(100))
     bad_server.lists = [bad_server.page()]
@@ -181,7 +188,7 @@ async def test_a_line_in_pieces_is_a_line_and_many_in_one_piece_are_many(
 
 
 async def test_an_object_that_cannot_be_read_is_passed_over(
-    bad_server: Any, reflector: Reflector[Any], store: Store[Any], until: Until
+    bad_server: Any, reflector: Reflector[Any], store: InformerStore[Any], until: Until
 ) -> None:
     wrong = b'{"type":"ADDED","object":{"metadata":{"name":"x","resourceVersion":"50"},"data":5}}\n'
     bad_server.lists = [bad_server.page("a")]
@@ -195,7 +202,7 @@ async def test_an_object_that_cannot_be_read_is_passed_over(
 
 
 async def test_an_object_that_cannot_be_read_and_is_deleted_leaves_the_store(
-    bad_server: Any, reflector: Reflector[Any], store: Store[Any], until: Until
+    bad_server: Any, reflector: Reflector[Any], store: InformerStore[Any], until: Until
 ) -> None:
     metadata = b'{"name":"b","namespace":"ns","uid":"uid-b","resourceVersion":"51"}'
     gone = b'{"type":"DELETED","object":{"metadata":%s,"data":5}}\n' % metadata
@@ -250,7 +257,7 @@ async def test_cancelling_ends_it_while_it_lists_watches_or_waits(
 
 
 async def test_an_optional_namespace_that_is_gone_keeps_its_objects_for_a_while_and_is_filled_again(
-    bad_server: Any, bad_client: Client, store: Store[Any], clock: HastyClock, thing: type[Any], until: Until
+    bad_server: Any, bad_client: Client, store: InformerStore[Any], clock: HastyClock, thing: type[Any], until: Until
 ) -> None:
     changes: list[bool] = []
     reflector = Reflector(

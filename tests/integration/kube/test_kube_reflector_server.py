@@ -5,8 +5,17 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from dgym.kube import CONFIG_MAPS, Change, Client, Reflector, Source, Store, SystemClock, WatchSettings
-from tests.apiserver import ApiServer
+from dgym.kube import (
+    CONFIG_MAPS,
+    ChangeSource,
+    Client,
+    InformerStore,
+    ObjectChange,
+    Reflector,
+    SystemClock,
+    WatchSettings,
+)
+from tests.support.apiserver import ApiServer
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
@@ -19,8 +28,8 @@ async def test_the_store_follows_the_server(
     client: Client, api_server: ApiServer, api_namespace: str, thing: Any, until: Until,
     requests: list[tuple[str, str, int]],
 ) -> None:  # fmt: skip
-    store: Store[Any] = Store(SystemClock())
-    changes: list[Change[Any]] = []
+    store: InformerStore[Any] = InformerStore(SystemClock())
+    changes: list[ObjectChange[Any]] = []
     store.subscribe(changes.append)
     reflector: Reflector[Any] = Reflector(
         client, CONFIG_MAPS, decode=thing, store=store, clock=SystemClock(), random=Random(1),
@@ -32,7 +41,7 @@ async def test_the_store_follows_the_server(
     task = asyncio.create_task(reflector.run())
     await until(reflector.synced.is_set)
     assert {item.metadata.name for item in store} == {"a", "b", "c"}
-    assert {change.source for change in changes} == {Source.LIST}
+    assert {change.source for change in changes} == {ChangeSource.LIST}
 
     await client.patch(CONFIG_MAPS, "a", {"data": {"x": "1"}}, namespace=api_namespace, decode=bytes)
     await client.patch(
@@ -53,7 +62,7 @@ async def test_the_store_follows_the_server(
 async def test_own_writes_and_the_watch_agree_in_the_end(
     client: Client, api_namespace: str, thing: Any, until: Until
 ) -> None:
-    store: Store[Any] = Store(SystemClock())
+    store: InformerStore[Any] = InformerStore(SystemClock())
     reflector: Reflector[Any] = Reflector(
         client, CONFIG_MAPS, decode=thing, store=store, clock=SystemClock(), random=Random(1), namespace=api_namespace
     )

@@ -2,10 +2,10 @@ import contextlib
 
 import pytest
 
-from dgym.llm.config import parse_settings
-from dgym.llm.faults import Retrying
-from dgym.llm.openai_client import OpenAIConnection
-from dgym.llm.remote import RemoteModel, treatments_of
+from dgym.llm._config import parse_settings
+from dgym.llm._faults import Retrying
+from dgym.llm._openai_client import OpenAIConnection
+from dgym.llm._remote import RemoteModel, treatments_of
 from tests.fakes.openai_server import FakeOpenAI
 
 DEADLINE_SECONDS = 90

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from dgym.errors import ModelError
 from dgym.llm import Message
-from dgym.llm.openai_client import token_source
+from dgym.llm._openai_client import token_source
 from tests.fakes.openai_server import Answer, FakeOpenAI
 
 SCOPE = "https://cognitiveservices.azure.com/.default"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.openai_server import Answer, FakeOpenAI
+from tests.support.command import dgym as run_dgym
 
-DGYM = Path(sys.executable).parent / "dgym"
 KEY = "sk-proj-0123456789abcdef"
 
 
@@ -18,9 +18,7 @@ KEY = "sk-proj-0123456789abcdef"
 def dgym(tmp_path):
     def dgym(*arguments, **environment):
         home = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "NO_COLOR": "1", "TMPDIR": str(tmp_path)}
-        return subprocess.run(
-            [DGYM, *arguments], cwd=tmp_path, env={**home, **environment}, capture_output=True, text=True, timeout=100
-        )
+        return run_dgym(*arguments, cwd=tmp_path, environment={**home, **environment})
 
     return dgym
 
@@ -105,7 +103,7 @@ def test_a_model_that_calls_no_tool_gets_advice(dgym, tmp_path):
         (tmp_path / "llm.yaml").write_text(f"m: {{model: m, endpoint: '{server.url}'}}\n")
         done = dgym("llm", "check", "--llm-config", "llm.yaml")
     assert done.returncode == 0
-    assert "reports no tokens, so that counts are estimates, but called no tool" in done.stdout
+    assert "reports no tokens, so that counts are estimates, but did not call a tool" in done.stdout
     assert "set tool_calling: text" in done.stdout
 
 

@@ -23,18 +23,18 @@ async def test_no_fault_shows_a_key(opened, caplog, kind, azure):
     _, model, _ = await opened(
         server=server, headers={"X-Own-Key": SECRETS[1]}, generate_kwargs={"user": "somebody"}, **place
     )
-    told = [repr(model.settings), repr(vars(model))]
+    texts = [repr(model.settings), repr(vars(model))]
     try:
-        told.append(repr(await model.complete([Message(role="user", content="x")], [], session="e")))
+        texts.append(repr(await model.complete([Message(role="user", content="x")], [], session="e")))
     except ModelError as error:
-        told += [str(error), repr(error), *traceback.format_exception(error), repr(vars(error))]
+        texts += [str(error), repr(error), *traceback.format_exception(error), repr(vars(error))]
     finally:
         await model.close()
         await server.stop()
-    told += [record.getMessage() + repr(record.args) + str(record.exc_text) for record in caplog.records]
+    texts += [record.getMessage() + repr(record.args) + str(record.exc_text) for record in caplog.records]
     assert server.received[0].headers["x-own-key"] == SECRETS[1]
     for secret in SECRETS:
-        assert not any(secret in text for text in told)
+        assert not any(secret in text for text in texts)
 
 
 async def test_a_redirect_is_not_followed_but_told(opened):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dgym.llm import load_models
-from dgym.llm.remote import limits_of
+from dgym.llm._remote import limits_of
 from tests.fakes.openai_server import Answer, FakeOpenAI
 
 CODE = """
@@ -71,6 +71,6 @@ async def test_what_one_process_uses_another_waits_for(tmp_path, start):
         limits = limits_of(load_models(tmp_path / "llm.yaml").settings("one"))
         await limits.admit(10**6)
         waiting = [start("one", seconds=1), start("two")]
-        told = [await asyncio.to_thread(process.communicate, timeout=100) for process in waiting]
-    assert [output for output, _ in told] == ["held\n", "done\n"]
+        outputs = [await asyncio.to_thread(process.communicate, timeout=100) for process in waiting]
+    assert [output for output, _ in outputs] == ["held\n", "done\n"]
     assert {received.body["model"] for received in server.received} == {"two"}

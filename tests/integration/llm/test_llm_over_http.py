@@ -8,7 +8,7 @@ import pytest
 
 from dgym.errors import ContentFiltered, ContextLengthExceeded, InfrastructureError, ModelError
 from dgym.llm import Message
-from dgym.llm.faults import TREATMENTS, Fault
+from dgym.llm._faults import TREATMENTS, Fault
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI
 from tests.fakes.openai_server import Fault as Scripted
 
@@ -173,7 +173,7 @@ async def test_a_daily_limit_is_not_waited_for(opened):
 
 
 async def test_a_server_that_never_answers_times_out(opened):
-    server, model, _ = await opened(server=FakeOpenAI(script=[LOOK], faults=["hang"] * 9), timeout_seconds=1.0)
+    server, model, _ = await opened(server=FakeOpenAI(script=[LOOK], faults=["hang"] * 9), timeout_seconds=0.4)
     with pytest.raises(ModelError, match="timed out after 3 tries"):
         await ask(model)
     assert len(server.received) == 3

@@ -12,8 +12,8 @@ import pytest
 CODE = """
 import sys
 from dgym.errors import ModelConfigError
-from dgym.llm.config import hub_token
-from dgym.llm.tokens import load_tokenizer
+from dgym.llm._config import hub_token
+from dgym.llm._limits import load_tokenizer
 try:
     print(load_tokenizer("somebody/words", hub_token())("one two three"))
 except ModelConfigError as error:
@@ -88,10 +88,10 @@ def test_a_tokenizer_is_fetched_by_name_with_the_token_and_kept(hub, tmp_path):
 
 
 def test_a_tokenizer_that_cannot_be_had_is_the_users_to_repair(hub, tmp_path):
-    told = count(hub, tmp_path, "hf_zyxwvuts")
-    assert told.startswith("the tokenizer 'somebody/words' cannot be loaded: ")
-    assert "check the name, HF_TOKEN" in told
-    assert "hf_zyxwvuts" not in told
+    output = count(hub, tmp_path, "hf_zyxwvuts")
+    assert output.startswith("the tokenizer 'somebody/words' cannot be loaded: ")
+    assert "check the name, HF_TOKEN" in output
+    assert "hf_zyxwvuts" not in output
 
 
 def test_the_tokenizers_json_is_what_the_package_writes(tokenizer_json):

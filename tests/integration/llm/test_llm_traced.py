@@ -3,9 +3,9 @@
 import json
 
 from dgym.agents import Chat
-from dgym.agents.telemetry import CONTENT_CHARACTERS, newest
+from dgym.agents._chat import CONTENT_CHARACTERS, newest
 from dgym.llm import Message
-from dgym.tracing.spans import OpenSpan, Trace
+from dgym.tracing._spans import OpenSpan, Trace
 from tests.fakes.openai_server import Answer, FakeOpenAI
 
 PROMPT = [Message(role="system", content="be brief"), Message(role="user", content="why?")]

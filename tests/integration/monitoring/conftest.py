@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from hack.cluster.paths import find_binary
-from tests.required import absent
+from hack.cluster.build import find_binary
+from tests.support.required import absent
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "charts" / "dgym" / "files"

@@ -5,19 +5,21 @@ import socket
 from random import Random
 
 import aiohttp
+import msgspec
 import pytest
 
 from dgym.api import custom_resource_definitions
 from dgym.kube import SystemClock, load_access
 from dgym.tracing import OFF, Tracer
 from dgym_operator.app import Operator
-from dgym_operator.controllers import Policy, inputs
+from dgym_operator.controllers import Policy, _inputs
 from dgym_operator.settings import Settings
 from tests.integration.operator.peers import GROUP, Agent, Api, Kubelet, Sidecars, until
 
-AGENT_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "agent"}
 TASK = {"entrypoint": "python -m pytest -q", "source": {"files": [{"path": "calc.py", "content": "x = 1\n"}]}}
 POLICY = Policy(
+    agent_pod_report_seconds=0.3,
+    lease_retry_seconds=0.3,
     backoff_seconds=0.2,
     backoff_limit_seconds=1.0,
     shown_after_seconds=0.3,
@@ -52,17 +54,11 @@ class Installation:
                 "sandbox_image": "sandbox",
                 "sidecar_image": "sidecar",
                 "agent_port": self.agent_port,
-                "agent_report_seconds": 0.3,
-                # On a busy machine everybody may be late by seconds; who wants somebody given up says so.
-                "agent_silence_seconds": 30.0,
-                "lease_duration_seconds": 15.0,
-                "lease_renew_seconds": 10.0,
-                "lease_retry_seconds": 0.3,
                 "host": "127.0.0.1",
                 "port": 0,
                 "api_qps": 1000.0,
                 "api_burst": 1000,
-                **overrides,
+                **{name: value for name, value in overrides.items() if name not in Policy.__struct_fields__},
             }
         )
         access = await load_access(self.server.kubeconfig)
@@ -72,7 +68,9 @@ class Installation:
             clock=SystemClock(),
             random=Random(1),
             random_bytes=secrets.token_bytes,
-            policy=policy,
+            policy=msgspec.structs.replace(
+                policy, **{name: value for name, value in overrides.items() if name in Policy.__struct_fields__}
+            ),
             tracer=tracer,
         )
         stop = asyncio.Event()
@@ -89,7 +87,7 @@ class Installation:
 
     async def start_agent(self, name: str = "agent-0", **settings) -> Agent:
         agent = Agent(self.api, self.namespace, self.kubelet, name=name, port=self.agent_port, **settings)
-        await agent.start(AGENT_LABELS)
+        await agent.start()
         self.agents.append(agent)
         return agent
 
@@ -126,11 +124,11 @@ class Installation:
 
         return await until(look, what)
 
-    async def event(self, reason: str) -> str:
-        """The note of the first Event with that reason."""
+    async def event(self, reason: str, namespace: str = "") -> str:
+        """The note of the first Event with that reason in the namespace; empty: the installation's."""
 
         async def recorded():
-            events = await self.api.items(f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")
+            events = await self.api.items(f"/apis/events.k8s.io/v1/namespaces/{namespace or self.namespace}/events")
             return next((each["note"] for each in events if each["reason"] == reason), None)
 
         return await until(recorded, f"the Event {reason}")
@@ -183,7 +181,7 @@ async def sidecars(monkeypatch):
     made = Sidecars()
     await made.start()
     # In a pod the port is theirs alone; on this machine somebody else may have it.
-    monkeypatch.setattr(inputs, "SIDECAR_PORT", made.port)
+    monkeypatch.setattr(_inputs, "SIDECAR_PORT", made.port)
     yield made
     await made.stop()
 

@@ -13,14 +13,16 @@ import contextlib
 import json
 import ssl
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from aiohttp import web
 
-from hack.cluster.pki import Authority
-from tests.integration.operator.peers import MERGE, Api, condition_of_pod, until
+from hack.cluster.controlplane import Authority
+from tests.integration.operator.peers import MERGE, Api, until
+from tests.simulation.reports import condition
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 MANAGED = "kueue.x-k8s.io/managed"
@@ -73,7 +75,7 @@ class Kueue:
 
     async def evict(self, name: str) -> None:
         """Evict the pod, as for one of a higher priority."""
-        target = condition_of_pod("TerminationTarget") | {
+        target = condition("TerminationTarget", datetime.now(UTC)) | {
             "reason": "WorkloadEvictedDueToPreempted",
             "message": "Preempted to accommodate a workload of a higher priority",
         }

@@ -16,21 +16,20 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from dgym.wire import AttemptOutcome, EndReason
 from dgym.wire.assignments import (
     HOUR_SECONDS,
-    AgentReport,
     Assignment,
     AssignmentMode,
     AssignmentState,
-    AssignmentStatus,
     ModelOutage,
-    make_agent_key,
+    make_agent_pod_key,
     make_assign_token,
 )
-from dgym.wire.http import AttemptState, BindRequest, Message, Role, VerifyResponse, make_token, token_digest
-from dgym.wire.messages import EndReason, Outcome, Result
-from dgym.wire.signing import SIGNATURE_HEADER, content_digest, read_request, sign_answer, sign_verdict
-from dgym.wire.termination import TerminationMessage, encode_termination
+from dgym.wire.http import AttemptState, BindRequest, Role, TerminatedResponse, WireMessage
+from dgym.wire.outcome import TerminationMessage, encode_termination
+from dgym.wire.signing import SIGNATURE_HEADER, content_digest, read_request, sign_answer
+from tests.simulation import reports
 
 GROUP = "/apis/dgym.dev/v1alpha1"
 MERGE = "application/merge-patch+json"
@@ -115,7 +114,10 @@ class Sidecars:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         self.statuses: dict[str, int] = {}
-        self.answers: dict[str, Message] = {"verify": VerifyResponse(expected=True), "state": AttemptState()}
+        self.answers: dict[str, WireMessage] = {
+            "terminated": TerminatedResponse(expected=True),
+            "state": AttemptState(),
+        }
         self.forging: set[str] = set()
         self.keys: dict[str, str] = {}
         self.pooled: dict[str, str] = {}
@@ -178,7 +180,7 @@ class Kubelet:
         self.running: set[str] = set()
         self.most_running = 0
         self._seen: set[str] = set()
-        self._ended: dict[str, dict[str, Any]] = {}
+        self._states: dict[str, dict[str, Any]] = {}
 
     async def run(self) -> None:
         async with contextlib.aclosing(self._api.watch(self.path)) as events:
@@ -205,15 +207,7 @@ class Kubelet:
         with contextlib.suppress(aiohttp.ClientResponseError):  # deleted meanwhile
             await self.schedule(name)
             self.started[name] = address or await self._sidecars.listen(await self._operate_key(name))
-            containers = [_container(each, {"running": {}}, ready=True) for each in ("sandbox", "verifier", "sidecar")]
-            await self.report(
-                name,
-                phase="Running",
-                podIP=self.started[name],
-                podIPs=[{"ip": self.started[name]}],
-                conditions=[condition_of_pod("PodScheduled"), condition_of_pod("Ready")],
-                containerStatuses=containers,
-            )
+            await self.report(name, **reports.running(self.started[name], datetime.now(UTC)))
 
     async def _operate_key(self, name: str) -> str:
         """The digest of the token that the sidecar's container gets: the operator's, or that to bind a pooled pod."""
@@ -232,27 +226,13 @@ class Kubelet:
         """A container of the pod terminates; the sidecar may leave a message, and the pod runs no more."""
         if container == "sidecar":
             self.running.discard(name)
-        terminated = {"exitCode": 0 if reason == "Completed" else 137, "reason": reason, "message": message}
-        states = self._ended.setdefault(name, {})
-        states[container] = {"terminated": terminated}
-        statuses = [
-            _container(each, states.get(each, {"running": {}}), ready=each not in states)
-            for each in ("sandbox", "verifier", "sidecar")
-        ]
-        conditions = [condition_of_pod("PodScheduled"), condition_of_pod("Ready", "False")]
-        await self.report(name, conditions=conditions, containerStatuses=statuses)
+        now = datetime.now(UTC)
+        states = self._states.setdefault(name, dict.fromkeys(reports.CONTAINERS, reports.RUNNING))
+        states[container] = reports.terminated(now, 0 if reason == "Completed" else 137, reason, message)
+        await self.report(name, **reports.status(states, now))
 
     async def report(self, name: str, **status: Any) -> None:
         await self._api.call("PATCH", f"{self.path}/{name}/status", {"status": status}, MERGE)
-
-
-def condition_of_pod(kind: str, status: str = "True") -> dict[str, str]:
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"type": kind, "status": status, "lastTransitionTime": now}
-
-
-def _container(name: str, state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
-    return {"name": name, "image": "i", "imageID": "", "ready": ready, "restartCount": 0, "state": state}
 
 
 class Agent:
@@ -284,28 +264,20 @@ class Agent:
         self.reported = 0
         self.refusals: list[str] = []
         self.given: list[Assignment] = []
-        self.held: dict[str, Assignment] = {}
-        self.states: dict[str, AssignmentStatus] = {}
+        self._assignments = reports.Assignments()
+        self.held = self._assignments.held
         self.withdrawn: list[str] = []
 
-    async def start(self, labels: dict[str, str]) -> None:
+    async def start(self) -> None:
         """The pod comes up; its server with it."""
         await self.listen()
         pods = f"/api/v1/namespaces/{self._namespace}/pods"
         spec = {"containers": [{"name": "agent", "image": "agent"}]}
-        metadata = {"name": self.name, "labels": labels}
+        metadata = {"name": self.name, "labels": reports.AGENT_LABELS}
         pod = await self._api.call("POST", pods, {"metadata": metadata, "spec": spec})
         self.uid = pod["metadata"]["uid"]
-        target = {"apiVersion": "v1", "kind": "Node", "name": "node-1"}
-        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": self.name}, "target": target}
-        await self._api.call("POST", f"{pods}/{self.name}/binding", binding)
-        status = {
-            "phase": "Running",
-            "podIP": self.address,
-            "podIPs": [{"ip": self.address}],
-            "conditions": [condition_of_pod("PodScheduled"), condition_of_pod("Ready")],
-        }
-        await self._api.call("PATCH", f"{pods}/{self.name}/status", {"status": status}, MERGE)
+        await self._kubelet.schedule(self.name)
+        await self._kubelet.report(self.name, **reports.running(self.address, datetime.now(UTC), ("agent",)))
 
     async def listen(self) -> None:
         self._runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=0.1)
@@ -319,8 +291,7 @@ class Agent:
             self._runner = None
         for task in self._playing:
             task.cancel()
-        self.held.clear()
-        self.states.clear()
+        self._assignments.clear()
 
     async def restart(self) -> None:
         """A new process in the same pod, with the Secrets as they are now."""
@@ -333,35 +304,33 @@ class Agent:
     ) -> None:
         """The verdict is stored, the sidecar let go."""
         held = self.held[uid]
-        ending = TerminationMessage(
-            episode_uid=uid, attempt=held.attempt, reason=reason, resolved=reason is EndReason.RESOLVED,
-            score=1, max_score=1, steps=3, result_uri="file:///results/x", price=price,
-        )  # fmt: skip
-        await self._kubelet.end(held.pod_name, encode_termination(ending).decode() if message else "")
         outcome = await self._signed(held, reason, price)
-        self.results[uid, held.attempt] = {"reason": reason, "steps": 3, "outcome": outcome}
+        stored = msgspec.structs.replace(outcome, result_uri="file:///results/x")
+        ending = TerminationMessage(episode_uid=uid, attempt=held.attempt, outcome=stored, price=price)
+        await self._kubelet.end(held.pod_name, encode_termination(ending).decode() if message else "")
+        self.results[uid, held.attempt] = {"steps": 3, "outcome": outcome}
         self.set_state(uid, AssignmentState.FINISHED, **self.results[uid, held.attempt])
 
-    async def _signed(self, held: Assignment, reason: EndReason, price: str | None) -> Outcome:
+    async def _signed(self, held: Assignment, reason: EndReason, price: str | None) -> AttemptOutcome:
         """The outcome with the signature of the episode's sidecar."""
         secret = await self._api.call("GET", f"/api/v1/namespaces/{self._namespace}/secrets/dgym-key")
-        key, uid, attempt = base64.b64decode(secret["data"]["key"]), held.episode_uid, held.attempt
-        token = make_token(key, episode_uid=uid, attempt=attempt, role=Role.OPERATE)
         counts: dict[str, Any] = {"score": 1, "max_score": 1, "steps": 3, "price": price}
-        counts["resolved"] = reason is EndReason.RESOLVED
-        result = Result(reason=reason, **counts)
-        return Outcome(**counts, signature=sign_verdict(token_digest(token), result, episode_uid=uid, attempt=attempt))
+        key = base64.b64decode(secret["data"]["key"])
+        return reports.signed_outcome(key, held.episode_uid, held.attempt, reason, **counts)
 
-    def set_state(self, uid: str, state: AssignmentState, **more: Any) -> None:
-        held = self.held[uid]
-        self.states[uid] = AssignmentStatus(
-            episode_uid=uid, attempt=held.attempt, epoch=held.epoch, state=state, **more
-        )
+    def set_state(
+        self, uid: str, state: AssignmentState, reason: EndReason | None = None, message: str = "", **more: Any
+    ) -> None:
+        if reason is None:
+            more["message"] = message
+        else:
+            more["outcome"] = AttemptOutcome(resolved=False, reason=reason, message=message)
+        self._assignments.set(self.held[uid], state, **more)
 
     async def _authenticated(self, request: web.Request) -> None:
         if not self.key:
             secret = await self._api.call("GET", f"/api/v1/namespaces/{self._namespace}/secrets/dgym-agent-keys")
-            self.key = make_agent_key(base64.b64decode(secret["data"]["pool-key"]).decode(), self.uid)
+            self.key = make_agent_pod_key(base64.b64decode(secret["data"]["pool-key"]).decode(), self.uid)
         token, now = request.headers.get("Authorization", "").removeprefix("Bearer "), int(time.time()) // HOUR_SECONDS
         if token not in (make_assign_token(self.key, now - 1), make_assign_token(self.key, now)):
             self.refusals.append(request.path)
@@ -369,13 +338,8 @@ class Agent:
 
     async def _report(self, request: web.Request) -> web.Response:
         await self._authenticated(request)
-        report = AgentReport(
-            incarnation="1",
-            slots=self.slots,
-            draining=self.draining,
-            assignments=tuple(self.states.values()),
-            outages=self.outages,
-            store_problem=self.store_problem,
+        report = self._assignments.report(
+            self.slots, draining=self.draining, outages=self.outages, store_problem=self.store_problem
         )
         self.reported += 1
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
@@ -383,12 +347,12 @@ class Agent:
     async def _assign(self, request: web.Request) -> web.Response:
         await self._authenticated(request)
         assignment = msgspec.json.decode(await request.read(), type=Assignment)
-        known = self.held.get(assignment.episode_uid)
+        newer = self._assignments.is_newer(assignment)
         self.given.append(assignment)
         self.held[assignment.episode_uid] = assignment
         if assignment.mode is AssignmentMode.RECOVER:
             self._recover(assignment)
-        elif known is None or known.epoch < assignment.epoch:
+        elif newer:
             self.set_state(assignment.episode_uid, AssignmentState.RUNNING)
             if self.playing:
                 task = asyncio.ensure_future(self.finish(assignment.episode_uid))
@@ -407,6 +371,5 @@ class Agent:
         await self._authenticated(request)
         uid = request.match_info["uid"]
         self.withdrawn.append(uid)
-        self.states.pop(uid, None)
-        self.held.pop(uid, None)
+        self._assignments.drop(uid)
         return web.json_response({})

@@ -18,10 +18,12 @@ async def test_the_second_installation_leaves_the_namespace_to_the_first(install
     await installation.episode("fix")
     assert (await installation.finished("fix"))["status"]["reason"] == "Resolved"
 
-    second = await installation.start_operator(lease_name="of-another-release")
+    other = f"{installation.namespace}-other"
+    await installation.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": other}})
+    second = await installation.start_operator(namespace=other)
     await until(second.elector.is_leader, "the second leads its own installation")
 
-    note = await installation.event("NamespaceHeld")
+    note = await installation.event("NamespaceHeld", other)
     assert f"the installation {installation.namespace}/dgym-operator serves it" in note
     await installation.episode("next")
     assert (await installation.finished("next"))["status"]["reason"] == "Resolved"

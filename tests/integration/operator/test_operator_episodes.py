@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from dgym.wire.assignments import AssignmentState, PoisonedStep
-from dgym.wire.http import AttemptState, VerifyResponse
-from dgym.wire.messages import EndReason
+from dgym.wire import EndReason
+from dgym.wire.assignments import AssignmentState, OmittedStep
+from dgym.wire.http import AttemptState, TerminatedResponse
 from tests.integration.operator.conftest import POLICY, TASK, get
 from tests.integration.operator.peers import MERGE, until
 
@@ -67,7 +67,7 @@ async def test_a_config_map_that_goes_after_its_pod_was_made_ends_the_episode(in
     await installation.api.call("PATCH", f"{maps}/part", {"data": {"calc": None}}, MERGE)
     await installation.start_agent()
     for name, problem in {
-        "no-whole": "task no-whole: there is no ConfigMap whole in its namespace to take calc from",
+        "no-whole": "task no-whole: ConfigMap whole, the source of calc, does not exist in its namespace",
         "no-part": "task no-part: ConfigMap part has no key 'calc'",
     }.items():
         finished = await installation.finished(name)
@@ -169,12 +169,12 @@ async def test_an_attempt_ends_with_its_sandbox_whatever_its_agent_is_doing(inst
     await installation.start_operator()
     uid = (await installation.episode("fix"))["metadata"]["uid"]
     await until(lambda: uid in agent.held, "assigned")
-    installation.sidecars.answers["verify"] = VerifyResponse(expected=False, poisoned_step=3, known=True)
+    installation.sidecars.answers["terminated"] = TerminatedResponse(expected=False, poisoned_step=3, known=True)
     await installation.kubelet.end("fix-1", container="sandbox", reason="OOMKilled")
     await until(lambda: uid in agent.held and agent.held[uid].attempt == 2, "a second attempt")
-    assert agent.held[uid].poisoned_steps == (PoisonedStep(step=3, reason="OOMKilled"),)
+    assert agent.held[uid].poisoned_steps == (OmittedStep(step=3, reason="OOMKilled"),)
     verbs = [verb for verb, _ in installation.sidecars.calls]
-    assert (verbs[0], set(verbs[1:])) == ("verify", {"state"})
+    assert (verbs[0], set(verbs[1:])) == ("terminated", {"state"})
     await agent.finish(uid)
     status = (await installation.finished("fix"))["status"]
     assert (status["reason"], status["attempt"], status.get("failures", 0)) == ("Resolved", 2, 0)
@@ -208,19 +208,19 @@ async def test_the_sidecar_hears_of_the_end_of_its_sandbox_until_it_has_understo
     agent.playing = False
     await installation.start_operator()
     if answer == "a refusal":
-        installation.sidecars.statuses["verify"] = 503
+        installation.sidecars.statuses["terminated"] = 503
     else:
-        installation.sidecars.forging.add("verify")
+        installation.sidecars.forging.add("terminated")
     uid = (await installation.episode("fix"))["metadata"]["uid"]
     await until(lambda: uid in agent.held, "assigned")
     await installation.kubelet.end("fix-1", container="sandbox")
     calls = installation.sidecars.calls
     await until(lambda: len(calls) >= 2, "it is told again")
-    installation.sidecars.statuses["verify"] = 200
+    installation.sidecars.statuses["terminated"] = 200
     installation.sidecars.forging.clear()
-    told = len(calls)
-    await until(lambda: len(calls) > told, "it is told once more")
-    assert set(calls) == {("verify", installation.kubelet.started["fix-1"])}
+    called = len(calls)
+    await until(lambda: len(calls) > called, "the call is repeated")
+    assert set(calls) == {("terminated", installation.kubelet.started["fix-1"])}
     await agent.finish(uid)
     assert (await installation.finished("fix"))["status"]["reason"] == "Resolved"
 
@@ -284,13 +284,13 @@ async def test_no_sandbox_is_started_ahead_of_slots_and_priority_goes_first(inst
     await installation.episode("low")
     await installation.episode("high", priority=5)
 
-    def says_why(status):
+    def has_message(status):
         messages = [each.get("message", "") for each in status.get("conditions", [])]
-        return any("every slot of the agents is taken" in each for each in messages)
+        return any("all slots of the agent pods are used" in each for each in messages)
 
     for name in ("low", "high"):
         await reason_is(installation, name, "WaitingForSlot")
-        await installation.status(name, "it shows what holds it", says_why)
+        await installation.status(name, "it shows what holds it", has_message)
     assert list(await installation.pods()) == ["first-1"]
     agent.playing = True
     await agent.finish(first)

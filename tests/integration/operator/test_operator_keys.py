@@ -37,7 +37,7 @@ async def test_without_a_usable_key_the_leader_is_not_ready_and_episodes_say_so(
     await installation.api.call("POST", installation.core("secrets"), short)
     operator = await installation.start_operator()
     await installation.episode("fix")
-    assert "Secret dgym-key must hold at least 16 bytes" in await installation.event("KeyUnusable")
+    assert "Secret dgym-key must have at least 16 bytes" in await installation.event("KeyUnusable")
     status, text = await get(operator, "/readyz")
     assert (status, "the operator has no usable key" in text) == (503, True)
     assert "dgym_operator_key_usable 0.0" in (await get(operator, "/metrics"))[1]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from dgym.wire import EndReason
 from dgym.wire.assignments import AssignmentState, ModelOutage
-from dgym.wire.messages import EndReason
 from tests.integration.operator.conftest import TASK
 from tests.integration.operator.peers import MERGE, until
 
@@ -52,10 +52,8 @@ async def test_another_agent_pod_is_preferred_and_else_the_outage_is_waited_for(
     well.outages = OUT
     await reported(well)
     status = await waiting_set(installation, 3, "model 3")
-    assert (
-        f"model m is out in every agent pod that could serve it, and is probed (agent pod agent-0: {CAUSE})"
-        in (status["message"])
-    )
+    cause = f"unavailable in every agent pod that could use it, and is tested regularly (agent pod agent-0: {CAUSE})"
+    assert f"model m is {cause}" in status["message"]
     (shown,) = [each for each in status["conditions"] if each["type"] == "ModelAvailable"]
     assert (shown["status"], shown["reason"]) == ("False", "ModelError")
     # One sandbox is there for the next probe, and the slots are free for other models.
@@ -109,7 +107,8 @@ async def test_no_episode_begins_while_the_store_does_not_answer(installation, t
         agent.store_problem = "results store: bucket b: connection refused"
     await installation.start_operator()
     status = await waiting_set(installation, 2, "store 2")
-    assert "the results store of the agents does not answer: pod agent-0: results store: bucket b" in status["message"]
+    held = "the results store of the agent pods does not answer: pod agent-0: results store: bucket b"
+    assert held in status["message"]
     (shown,) = [each for each in status["conditions"] if each["type"] == "ResultStoreAvailable"]
     assert (shown["status"], shown["reason"]) == ("False", "ResultStoreUnavailable")
     assert not any(agent.held for agent in two)

@@ -1,6 +1,6 @@
 """The sandboxes' NetworkPolicy on a real API server, which tenants may delete and change."""
 
-from dgym.wire.messages import EndReason
+from dgym.wire import EndReason
 from tests.integration.operator.conftest import get
 from tests.integration.operator.peers import MERGE, until
 

@@ -7,11 +7,10 @@ from aiohttp import web
 
 from dgym.agents import Exchange
 from dgym.episodes.pod import Metrics as AgentMetrics
-from dgym.episodes.pod.metrics import CONTENT_TYPE, Gauges
-from dgym.llm import Usage
-from dgym.wire import Observation, Step
+from dgym.episodes.pod._telemetry import CONTENT_TYPE, Gauges
+from dgym.llm import TokenUsage
+from dgym.wire import EndReason, Observation, Step, ToolCall
 from dgym.wire.assignments import AssignmentState
-from dgym.wire.messages import EndReason, ToolCall
 from tests.integration.monitoring import server
 from tests.integration.monitoring.conftest import program
 from tests.integration.monitoring.expressions import queries
@@ -32,7 +31,7 @@ class AgentExporter:
     def play(self) -> None:
         """Count what a step of an episode counts."""
         self.failures += 1
-        usage = Usage(input_tokens=900, output_tokens=30, price="0.01")
+        usage = TokenUsage(input_tokens=900, output_tokens=30, price="0.01")
         reply = Exchange(sent=(), usage=usage, seconds_model=1.2, seconds_queue=0.5, tries=2)
         self.metrics.model_replied("team", "gpt", reply)
         observation = Observation(text="", duration_seconds=0.1)

@@ -6,7 +6,7 @@ import contextlib
 import msgspec
 import pytest
 
-from dgym.wire.messages import EndReason
+from dgym.wire import EndReason
 from tests.integration.operator.conftest import POLICY, TASK
 from tests.integration.operator.peers import MERGE, until
 
@@ -123,7 +123,7 @@ async def test_a_set_counts_those_with_a_pod_and_names_what_the_others_wait_for(
     (uid, held) = next(iter(agent.held.items()))
     await agent.finish(uid, EndReason.RESOLVED)
     await installation.finished(held.episode)
-    agent.held.pop(uid)
+    agent.held.pop(uid, None)
     await installation.api.call("PATCH", installation.path("episodesets", "all"), {"spec": {"cancel": True}}, MERGE)
     cancelled = await until(
         lambda: status(lambda now: now.get("cancelled", 0) >= 9 - PODS and not now.get("pending")),

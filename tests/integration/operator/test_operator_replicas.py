@@ -21,7 +21,7 @@ async def begin(installation, name="fix"):
 async def test_an_episode_of_a_lost_agent_goes_to_another_with_a_higher_epoch(installation):
     first, second = await installation.start_agent("agent-0"), await installation.start_agent("agent-1")
     first.playing = second.playing = False
-    await installation.start_operator(agent_silence_seconds=1.5)
+    await installation.start_operator(agent_pod_silence_seconds=1.5)
     agent, uid = await begin(installation)
     other = second if agent is first else first
     await agent.hang_up()
@@ -47,7 +47,7 @@ async def test_an_agent_that_restarts_in_place_is_told_again(installation):
 async def test_an_agent_whose_pod_is_deleted_is_lost_at_once(installation):
     first, second = await installation.start_agent("agent-0"), await installation.start_agent("agent-1")
     first.playing = second.playing = False
-    await installation.start_operator(agent_silence_seconds=300.0)
+    await installation.start_operator(agent_pod_silence_seconds=300.0)
     agent, uid = await begin(installation)
     other = second if agent is first else first
     path = f"{installation.core('pods', agent.name)}?gracePeriodSeconds=0"
@@ -67,7 +67,7 @@ async def test_a_new_leader_goes_on_where_the_old_one_stopped(installation):
     await installation.stop_operator(0)
     assert not first.elector.is_leader()
     await until(second.elector.is_leader, "the other leads")
-    await until(lambda: any(each.report for each in second.cache.agents), "it has asked the agent")
+    await until(lambda: any(each.report for each in second.cache.agent_pods), "it has asked the agent")
     # The one slot is used: the new leader knows it from the Episodes alone.
     assert list(await installation.pods()) == ["fix-1"]
     agent.playing = True
@@ -88,7 +88,7 @@ async def test_a_leader_that_stops_hands_over_at_once(installation):
     agent = await installation.start_agent()
     agent.playing = False
     # Without a view of the Lease the second would try again after minutes, when this test has failed.
-    slow = {"lease_retry_seconds": 300.0, "lease_renew_seconds": 310.0, "lease_duration_seconds": 320.0}
+    slow = {"lease_retry_seconds": 300.0, "lease_renew_seconds": 310.0, "lease_seconds": 320.0}
     first = await installation.start_operator(**slow)
     await until(first.elector.is_leader, "the first leads")
     second = await installation.start_operator(**slow)
@@ -118,11 +118,6 @@ class Process:
             "SANDBOX_IMAGE": "sandbox",
             "SIDECAR_IMAGE": "sidecar",
             "AGENT_PORT": installation.agent_port,
-            "AGENT_REPORT_SECONDS": 0.3,
-            # The second operator waits for the Lease of the killed one; on a busy machine a renewal takes seconds.
-            "LEASE_DURATION_SECONDS": 10,
-            "LEASE_RENEW_SECONDS": 8,
-            "LEASE_RETRY_SECONDS": 0.3,
             "HOST": "127.0.0.1",
             "PORT": 0,
             "LOG_LEVEL": "DEBUG",
@@ -164,7 +159,7 @@ async def test_an_operator_that_is_killed_is_replaced(installation, tmp_path):
     assert agent.refusals == []
 
 
-@pytest.mark.parametrize("name", ["DGYM_OPERATOR_PORT", "DGYM_OPERATOR_LEASE_RENEW_SECONDS"])
+@pytest.mark.parametrize("name", ["DGYM_OPERATOR_PORT", "DGYM_OPERATOR_API_BURST"])
 async def test_wrong_settings_are_named(name):
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "dgym_operator", "run", env={**os.environ, name: "many"}, stderr=asyncio.subprocess.PIPE

@@ -8,12 +8,11 @@ import msgspec
 import pytest
 from yarl import URL
 
-from dgym.episodes.pod import AgentApi, Assignments, Breakers, Tokens
+from dgym.episodes.pod import AgentPodApi, Assignments, Breakers, Tokens
 from dgym.episodes.pod import Metrics as AgentMetrics
 from dgym.results import StoredResult, open_store
 from dgym.wire.assignments import RESULTS_AUDIENCE, make_results_token
 from dgym.wire.http import token_digest
-from tests.integration.operator.conftest import AGENT_LABELS
 from tests.integration.operator.peers import Agent, until
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces"
@@ -88,11 +87,11 @@ async def served(installation, tmp_path):
         agent = Agent(
             installation.api, installation.namespace, installation.kubelet, name="agent-0", port=installation.agent_port
         )
-        api = AgentApi(assignments, open_store(str(store)), Tokens(tokens), AgentMetrics(), breakers=Breakers())
+        api = AgentPodApi(assignments, open_store(str(store)), Tokens(tokens), AgentMetrics(), breakers=Breakers())
         agent._application = api.application()
-        await agent.start(AGENT_LABELS)
+        await agent.start()
         installation.agents.append(agent)
-        await until(lambda: any(each.url for each in operator.cache.agents), "the operator sees the agent pod")
+        await until(lambda: any(each.url for each in operator.cache.agent_pods), "the operator sees the agent pod")
         yield operator, lambda: Tenant(installation.api, store).make(), store
 
 
@@ -116,7 +115,7 @@ async def test_a_tenant_reads_the_results_of_the_own_namespace_and_of_no_other(s
     assert [(await read(operator, f"{each.namespace}/fix", admin))[0] for each in (one, two)] == [200, 200]
 
     standby = await installation.start_operator()
-    await until(lambda: any(each.url for each in standby.cache.agents), "the other replica sees the agent pod")
+    await until(lambda: any(each.url for each in standby.cache.agent_pods), "the other replica sees the agent pod")
     assert await read(standby, paths[0], mine) == (200, (store / paths[0]).read_bytes())
     assert (await read(standby, paths[0], theirs))[0] == 403
 

@@ -156,7 +156,7 @@ async def test_a_claim_whose_leader_dies_before_it_binds_is_bound_by_the_next(in
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     del installation.sidecars.statuses["bind"]
-    await installation.start_operator(lease_duration_seconds=15.0)
+    await installation.start_operator(lease_seconds=15.0)
     assert (await installation.finished("fix"))["status"]["attempt"] == 1
     assert len(agent.given) == 1
 
@@ -182,7 +182,7 @@ async def test_a_pool_says_what_is_wrong(installation):
     await installation.start_operator()
     await pool(installation)
     status = await pool_is(installation, reason="Refused")
-    assert "there is no DebugTask bug" in status["message"]
+    assert "DebugTask bug does not exist" in status["message"]
     await installation.create("DebugTask", "bug", TASK)
     await pool_is(installation, reason="Ready", idle=2)
 

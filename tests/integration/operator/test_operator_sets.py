@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dgym.wire.messages import EndReason
+from dgym.wire import EndReason
 from tests.integration.operator.conftest import POLICY, TASK, condition
 from tests.integration.operator.peers import MERGE, until
 
@@ -104,7 +104,7 @@ async def test_a_set_makes_no_more_episodes_once_its_cost_limit_is_spent(install
         return found if found["reason"] == "CostLimitReached" else None
 
     status = await until(stopped, "the set says so")
-    assert "costLimit is 2.50, and 3.75 is spent: no more episodes are made; 1 episodes" in status["message"]
+    assert "costLimit is 2.50, and 3.75 is spent: no more episodes are created; 1 episodes" in status["message"]
     (last,) = {each.episode_uid for each in agent.given} - {first, second}
     await agent.finish(last, price="0.05")
     status = (await installation.finished("dear", "episodesets"))["status"]

@@ -2,7 +2,7 @@
 
 import json
 
-from dgym_operator.policies import decode_policies
+from dgym_operator.chart_values import decode_policies
 from tests.integration.operator.conftest import TASK
 from tests.integration.operator.peers import MERGE, until
 

@@ -6,15 +6,15 @@ import json
 
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dgym.episodes.pod.tokens import write_tokens
+from dgym.episodes.pod._tokens import write_tokens
 from dgym.tracing import Tracer
-from dgym.tracing.export import SdkExporter
-from dgym_operator.controllers import inputs
+from dgym.tracing._export import SdkExporter
+from dgym_operator.controllers import _inputs
 from tests.fakes.otlp_receiver import receiving
-from tests.fakes.pods import FILES, REPAIR, SOLUTION, pods_in
-from tests.integration.episodes_pod.conftest import Agent as WorkerProcess
-from tests.integration.operator.conftest import AGENT_LABELS
+from tests.fakes.pods import FILES, REPAIR, pods_in
+from tests.integration.episodes.pod.conftest import Agent as WorkerProcess
 from tests.integration.operator.peers import Agent, loopback_address, until
+from tests.support.calc import SOLUTION
 
 SECRET = "c2VjcmV0IG9mIHRoZSBjb2xsZWN0b3I="
 
@@ -49,7 +49,7 @@ async def start_agent(installation, directory, receiver):
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
         "OTEL_EXPORTER_OTLP_HEADERS": f"authorization={SECRET}",
     }
-    await agent.start(AGENT_LABELS)
+    await agent.start()
     await agent.work()
     return agent
 
@@ -90,7 +90,7 @@ async def test_an_episode_is_one_trace_from_the_operator_to_the_verifier(install
         look = {"tool": "bash", "arguments": {"command": "env; cat /proc/*/environ"}}
         await installation.episode("fix", task=task, agent=replayed(look, REPAIR), tools=["bash", "rewrite", "submit"])
         pod, (address, port) = await started_pod(installation, make, "fix-1")
-        monkeypatch.setattr(inputs, "SIDECAR_PORT", port)
+        monkeypatch.setattr(_inputs, "SIDECAR_PORT", port)
         await installation.kubelet.start("fix-1", address)
         await asyncio.to_thread(pod.runners["sandbox"].wait, 90)
         await installation.kubelet.end("fix-1", container="sandbox")
@@ -126,11 +126,11 @@ async def test_an_episode_is_one_trace_from_the_operator_to_the_verifier(install
     step = next(each for each in receiver.named("POST /v1/steps/{seq}") if each.parent_id == rewrite.span_id)
     assert (step.service, step.kind) == ("dgym-sidecar", 2)
     assert not [each for each in receiver.spans if each.failed and each.service == "dgym-sidecar"]
-    verify = receiver.one("verify")
-    assert verify.service == "dgym-sidecar"
-    assert verify.attributes["dgym.score"] == 1
-    assert "attempt 1" in list(above(verify))
-    assert verify.span_id in {each.parent_id for each in receiver.named("run entrypoint")}
+    scoring = receiver.one("score")
+    assert scoring.service == "dgym-sidecar"
+    assert scoring.attributes["dgym.score"] == 1
+    assert "attempt 1" in list(above(scoring))
+    assert scoring.span_id in {each.parent_id for each in receiver.named("run entrypoint")}
     # The sandbox has neither the collector's credentials nor its address.
     assert all(each["Authorization"] == SECRET for each in receiver.headers)
     assert "PATH=" in trajectory

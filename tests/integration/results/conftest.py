@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.required import absent
+from tests.support.required import absent
 
 VERSION = "v1.8.0"
 ACCESS = {"AWS_ACCESS_KEY_ID": "dgym", "AWS_SECRET_ACCESS_KEY": "dgym-secret", "AWS_REGION": "us-east-1"}

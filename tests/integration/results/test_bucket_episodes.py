@@ -63,15 +63,15 @@ async def test_a_second_writer_leaves_the_result_alone(store, new_record):
 
 
 async def test_an_outage_is_waited_out(s3_server, new_record):
-    told = []
+    reported = []
     s3_server.stop()
     try:
-        finishing = asyncio.create_task(new_record(told.append).finish(RESULT))
+        finishing = asyncio.create_task(new_record(reported.append).finish(RESULT))
         async with asyncio.timeout(60):
-            while not told:
+            while not reported:
                 await asyncio.sleep(0.01)
     finally:
         s3_server.start()
     assert (await asyncio.wait_for(finishing, 60)).resolved
-    assert told[-1] is None
-    assert "s3://" in str(told[0])
+    assert reported[-1] is None
+    assert "s3://" in str(reported[0])

@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import os
-import re
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,35 +12,17 @@ from typing import TypeVar
 
 import pytest
 
-import dgym.runner
-from dgym.sandbox import Limits, RunnerClient, RunnerInfo, SandboxSpec
+from dgym.sandbox import RunnerClient, RunnerInfo, SandboxLimits, SandboxSpec
+from tests.support.interpreters import parametrize
+from tests.support.runners import compiled_main, open_warm_runners
+from tests.support.warm_process import WarmProcess
 
 T = TypeVar("T")
-MAIN = Path(dgym.runner.__file__).with_name("__main__.py")
-NO_LIMITS = Limits(memory_bytes=None, processes=None, cpu_seconds=None, file_size_bytes=None)
-
-
-def pyenv_interpreters() -> list[tuple[str, str]]:
-    """(short name, path) of every Python of pyenv the runner claims, oldest first."""
-    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    found = {}
-    for path in root.glob("versions/*/bin/python"):
-        match = re.match(r"3\.(\d+)\.\d+$", path.parent.parent.name)
-        if match and int(match[1]) >= 6:
-            found[int(match[1])] = str(path)
-    return [(f"py3{minor}", found[minor]) for minor in sorted(found)]
+NO_LIMITS = SandboxLimits(memory_bytes=None, processes=None, cpu_seconds=None, file_size_bytes=None)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The newest always; the oldest is marked ``thorough``, those between ``matrix``."""
-    if "interpreter" not in metafunc.fixturenames:
-        return
-    found = pyenv_interpreters() or [("this", sys.executable)]
-    marks = {found[0]: pytest.mark.thorough, found[-1]: ()}
-    parameters = [
-        pytest.param(path, id=name, marks=marks.get((name, path), pytest.mark.matrix)) for name, path in found
-    ]
-    metafunc.parametrize("interpreter", parameters, scope="session")
+    parametrize(metafunc, "interpreter")
 
 
 class RunningRunner:
@@ -105,7 +85,18 @@ def run_plain() -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], socket.
 
     def start(interpreter: str, below: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()
-        argv = [*below, "env", "-i", interpreter, "-I", "-S", "-B", str(MAIN), "--fd", str(theirs.fileno())]
+        argv = [
+            *below,
+            "env",
+            "-i",
+            interpreter,
+            "-I",
+            "-S",
+            "-B",
+            compiled_main(interpreter),
+            "--fd",
+            str(theirs.fileno()),
+        ]
         process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True)
         theirs.close()
         started.append((process, ours))
@@ -150,10 +141,37 @@ async def runner(start_runner: Start, interpreter: str) -> RunningRunner:
     return await start_runner(interpreter)
 
 
+@pytest.fixture(scope="session")
+def warm_runners() -> Iterator[Callable[[str], WarmProcess]]:
+    with open_warm_runners() as of_interpreter:
+        yield of_interpreter
+
+
 @pytest.fixture
-async def sandbox(runner: RunningRunner) -> RunnerClient:
-    """Its client."""
-    return runner.client
+async def start_warm(warm_runners, tmp_path: Path) -> AsyncIterator[Callable[[str], Awaitable[RunnerClient]]]:
+    """``await start_warm(interpreter)``: the client of a configured runner whose own start does not matter."""
+    running = []
+
+    async def start(interpreter: str) -> RunnerClient:
+        ours, theirs = socket.socketpair()
+        runners = warm_runners(interpreter)
+        with theirs:
+            pid = runners.fork(theirs.fileno(), {})
+        client = RunnerClient(*await asyncio.open_connection(sock=ours))
+        running.append((client, runners, pid))
+        await client.configure(SandboxSpec(workspace=str(tmp_path / "workspace"), limits=NO_LIMITS))
+        return client
+
+    yield start
+    for client, runners, pid in running:
+        await client.close()
+        assert (await asyncio.to_thread(runners.waitpid, pid))[1] == 0
+
+
+@pytest.fixture
+async def sandbox(start_warm, interpreter: str) -> RunnerClient:
+    """The client of a runner under one of the Pythons."""
+    return await start_warm(interpreter)
 
 
 @pytest.fixture
@@ -164,6 +182,6 @@ def helpers() -> object:
         alive_with = staticmethod(alive_with)
         eventually = staticmethod(eventually)
         until = staticmethod(until)
-        main = MAIN
+        compiled_main = staticmethod(compiled_main)
 
     return Helpers

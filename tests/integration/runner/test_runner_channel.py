@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from dgym.errors import InfrastructureError, SandboxLost
-from dgym.sandbox import RunnerClient, SandboxSpec, channel
+from dgym.sandbox import RunnerClient, SandboxSpec, _channel
 
 RESIDENT_BOUND_KIB = 16 * 1024
 
 
 def frame(header: dict, payload: bytes = b"") -> bytes:
-    return channel.encode_frame(header, payload)
+    return _channel.encode_frame(header, payload)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ async def test_mistakes_of_the_client_are_answered_and_break_nothing(run_plain, 
     reader, writer = await asyncio.open_connection(sock=ours)
     for number, (op, arguments) in enumerate([("stat", {"paths": []}), ("nonsense", {}), ("__init__", {}), (None, [])]):
         writer.write(frame({"id": number, "op": op, "args": arguments}))
-        header, _ = await channel.read_frame(reader)
+        header, _ = await _channel.read_frame(reader)
         assert (header["id"], header["error"]["type"]) == (number, "invalid")
     client = RunnerClient(reader, writer)
     await client.close()
@@ -92,7 +92,7 @@ async def test_a_hostile_runner_loses_the_sandbox_and_nothing_else(answer):
     reader, writer = await asyncio.open_connection(sock=theirs)
 
     async def misbehave() -> None:
-        await channel.read_frame(reader)
+        await _channel.read_frame(reader)
         writer.write(answer)
         writer.write_eof()
 
@@ -109,7 +109,7 @@ async def test_a_hostile_runner_loses_the_sandbox_and_nothing_else(answer):
 @pytest.mark.parametrize("number", [2**70, -1, 0])
 async def test_a_number_of_no_error_is_a_fault_of_the_runner(number):
     with pytest.raises(InfrastructureError, match="the runner failed"):
-        channel.raise_for_error({"error": {"type": "os", "errno": number}})
+        _channel.raise_for_error({"error": {"type": "os", "errno": number}})
 
 
 async def test_a_manifest_that_is_not_utf_8_is_refused():
@@ -129,7 +129,7 @@ async def manifest_of(answer):
     client = RunnerClient(*await asyncio.open_connection(sock=ours))
     reader, writer = await asyncio.open_connection(sock=theirs)
     pending = asyncio.create_task(client.manifest())
-    await channel.read_frame(reader)
+    await _channel.read_frame(reader)
     writer.write(frame({"id": 1, "result": {}}, answer))
     try:
         return await pending
@@ -146,7 +146,7 @@ async def test_a_manifest_without_end_is_refused():
     line = json.dumps(["x" * 32_000, {"type": "file"}]).encode() + b"\n"
 
     async def repeat() -> None:
-        while (received := await channel.read_frame(reader)) is not None and received[0].get("op") != "cancel":
+        while (received := await _channel.read_frame(reader)) is not None and received[0].get("op") != "cancel":
             writer.write(frame({"id": 1, "more": True}, line))
             await writer.drain()
 
@@ -186,7 +186,7 @@ async def test_the_runner_stays_small(start_runner, interpreter):
 
 async def test_standard_streams_carry_the_protocol_and_nothing_else_gets_between(interpreter, helpers, tmp_path):
     process = await asyncio.create_subprocess_exec(
-        *("env", "-i", interpreter, "-I", "-S", "-B", str(helpers.main), "--stdio"),
+        *("env", "-i", interpreter, "-I", "-S", "-B", helpers.compiled_main(interpreter), "--stdio"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -201,7 +201,8 @@ async def test_standard_streams_carry_the_protocol_and_nothing_else_gets_between
 async def test_a_unix_socket_is_open_to_the_group_and_gone_once_taken(interpreter, helpers, tmp_path):
     path = tmp_path / "runner.sock"
     process = subprocess.Popen(
-        ["env", "-i", interpreter, "-I", "-S", "-B", str(helpers.main), "--socket", str(path)], start_new_session=True
+        ["env", "-i", interpreter, "-I", "-S", "-B", helpers.compiled_main(interpreter), "--socket", str(path)],
+        start_new_session=True,
     )
     await helpers.eventually(path.exists)
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
@@ -215,7 +216,9 @@ async def test_a_unix_socket_is_open_to_the_group_and_gone_once_taken(interprete
 
 async def test_a_socket_nobody_came_to_ends_with_a_signal(interpreter, helpers, tmp_path):
     path = tmp_path / "runner.sock"
-    process = subprocess.Popen([interpreter, "-I", "-S", "-B", str(helpers.main), "--socket", str(path)])
+    process = subprocess.Popen(
+        [interpreter, "-I", "-S", "-B", helpers.compiled_main(interpreter), "--socket", str(path)]
+    )
     await helpers.eventually(path.exists)
     process.terminate()
     assert await asyncio.to_thread(process.wait, 90) == 0
@@ -238,7 +241,7 @@ async def test_as_process_one_it_reaps_orphans_and_obeys_sigterm(interpreter, he
     with contextlib.closing(theirs):
         number = str(theirs.fileno())
         process = subprocess.Popen(
-            own_pid_namespace(interpreter, "-I", "-S", "-B", str(helpers.main), "--fd", number),
+            own_pid_namespace(interpreter, "-I", "-S", "-B", helpers.compiled_main(interpreter), "--fd", number),
             pass_fds=[theirs.fileno()],
         )
     client = RunnerClient(*await asyncio.open_connection(sock=ours))
@@ -259,7 +262,7 @@ async def test_as_process_one_it_reaps_orphans_and_obeys_sigterm(interpreter, he
 
 def test_wrong_usage_is_explained(interpreter, helpers):
     answer = subprocess.run(
-        [interpreter, str(helpers.main), "--port", "1"], capture_output=True, text=True, check=False
+        [interpreter, helpers.compiled_main(interpreter), "--port", "1"], capture_output=True, text=True, check=False
     )
     assert answer.returncode == 2
     assert "--socket PATH" in answer.stderr

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from tests.fakes.shared_objects import COUNT, FOUND, KEY, LEAVE
-from tests.required import absent
+from tests.support.required import absent
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from dgym.sandbox import SandboxSpec
 from dgym.sandbox.local import LocalProvider, bubblewrap_problem
-from tests.required import absent
+from tests.support.required import absent
 
 DEADLINE = 90.0
 

@@ -14,7 +14,7 @@ DEADLINE = 90.0
 OWNER = """
 import asyncio, sys
 from dgym.sandbox import SandboxSpec
-from dgym.sandbox.local.provider import LocalProvider
+from dgym.sandbox.local._provider import LocalProvider
 
 async def main():
     sandbox = await LocalProvider(SandboxSpec(python=sys.executable), kind="none").sandbox()

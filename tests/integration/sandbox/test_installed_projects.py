@@ -11,8 +11,8 @@ from dgym.api import DebugTask
 from dgym.env import AsyncRepoEnv, Opening, RepoEnv, check_task
 from dgym.errors import ManifestError, SetupFailed
 from dgym.session import prepare
-from tests.required import absent
-from tests.wheels import HATCHLING, PYTEST, write_index
+from tests.support.required import absent
+from tests.support.wheels import HATCHLING, PYTEST, write_index
 
 VARIATION = pytest.mark.thorough
 
@@ -86,16 +86,16 @@ async def test_metadata_scripts_and_plugins_of_a_src_layout_work(kind, entrypoin
 def test_the_agents_tools_see_the_installed_project_and_the_repair_is_resolved(kind):
     with RepoEnv(task_of(), tools=["bash", "eval", "pdb", "rewrite", "submit"], sandbox=kind) as env:
 
-        def said(call):
+        def output_of(call):
             return env.step(call)[0]["text"]
 
         env.reset()
-        assert said("bash acme") == "-1"
-        assert "1 passed" in said("eval")
-        said("pdb b src/acme_demo/__init__.py:7")
-        said("pdb c")
-        assert "(2, 3)" in said("pdb p a, b")
-        said("bash sed -i 's/a - b/a + b/' src/acme_demo/__init__.py")
+        assert output_of("bash acme") == "-1"
+        assert "1 passed" in output_of("eval")
+        output_of("pdb b src/acme_demo/__init__.py:7")
+        output_of("pdb c")
+        assert "(2, 3)" in output_of("pdb p a, b")
+        output_of("bash sed -i 's/a - b/a + b/' src/acme_demo/__init__.py")
         *_, info = env.step("submit")
         assert info["resolved"], info
 
@@ -213,11 +213,20 @@ async def test_setup_commands_install_where_the_repository_itself_is_not_install
 @pytest.mark.parametrize(
     ("files", "environment", "message"),
     [
-        (FILES, {"extras": ["tset"]}, r"environment.extras: acme-demo has no extra 'tset'; it has these: more, test"),
+        pytest.param(
+            FILES,
+            {"extras": ["tset"]},
+            r"environment.extras: acme-demo has no extra 'tset'; it has these: more, test",
+            marks=VARIATION,
+        ),
         (FILES, {"groups": ["dev"]}, r"environment.groups: pyproject.toml has no dependency group 'dev'"),
         ({"a.py": ""}, {"install": "editable"}, "environment.install: 'editable' needs a pyproject.toml"),
         ({"a.py": ""}, {"extras": ["test"]}, "environment.extras: the repository is not installed"),
-        (FILES, {"python": "3.99"}, "environment.python: there is no Python 3.99 on this machine; install it with"),
+        (
+            FILES,
+            {"python": "3.99"},
+            "environment.python: Python 3.99 is not installed on this machine; install it",
+        ),
     ],
 )
 async def test_a_declaration_that_does_not_fit_is_refused(files, environment, message):

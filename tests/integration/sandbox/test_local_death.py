@@ -12,8 +12,8 @@ import pytest
 
 from dgym.errors import SandboxLost
 from dgym.sandbox import SandboxSpec
-from dgym.sandbox.local import LocalProvider, resources
-from dgym.sandbox.local.resources import ControlGroup, remove_abandoned
+from dgym.sandbox.local import LocalProvider, _resources
+from dgym.sandbox.local._resources import ControlGroup, remove_abandoned
 
 
 async def test_daemons_that_ignore_signals_are_dead_when_stop_returns(sandbox, machine):
@@ -86,7 +86,7 @@ async def test_nothing_survives_the_death_of_its_owner(kind, machine, tmp_path, 
         """
         import asyncio, sys
         from dgym.sandbox import SandboxSpec
-        from dgym.sandbox.local.provider import LocalProvider
+        from dgym.sandbox.local._provider import LocalProvider
         async def main():
             sandbox = await LocalProvider(SandboxSpec(python=sys.executable), kind=sys.argv[1]).sandbox()
             await sandbox.run(["python", "-c", sys.argv[2], sys.argv[3]])
@@ -125,7 +125,7 @@ async def test_nothing_survives_the_death_of_its_owner(kind, machine, tmp_path, 
 
     # The runner is on its way out too: as long as it is there, its directory is left for the next time.
     await machine.until(removed)
-    assert not any((parent / left.name).exists() for parent in resources._parents())
+    assert not any((parent / left.name).exists() for parent in _resources._parents())
 
 
 async def test_a_failed_start_leaves_nothing_behind(kind, machine):

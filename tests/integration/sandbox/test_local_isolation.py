@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dgym
-from dgym.sandbox.local.bubblewrap import RUNNER_INSIDE
+from dgym.sandbox.local._bubblewrap import RUNNER_INSIDE
 from tests.fakes.shared_objects import COUNT, FOUND, LEAVE
 
 TRY_TO_WRITE = """

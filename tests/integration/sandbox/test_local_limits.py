@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from dgym.sandbox import Limits
-from dgym.sandbox.local.resources import ControlGroup
+from dgym.sandbox import SandboxLimits
+from dgym.sandbox.local._resources import ControlGroup
 
 MEGABYTE = 1024**2
 BOUNDS = ("memory.max", "memory.limit_in_bytes")
@@ -18,14 +18,14 @@ async def still_works(sandbox):
 
 
 async def test_a_file_cannot_grow_beyond_its_limit(open_sandbox, kind):
-    sandbox = await open_sandbox(kind, limits=Limits(file_size_bytes=MEGABYTE))
+    sandbox = await open_sandbox(kind, limits=SandboxLimits(file_size_bytes=MEGABYTE))
     result = await sandbox.run("head -c 3000000 /dev/zero > large; stat -c %s large")
     assert result.text.splitlines()[-1] == str(MEGABYTE)
     assert await still_works(sandbox)
 
 
 async def test_a_busy_program_is_ended_by_its_processor_time(open_sandbox, kind):
-    sandbox = await open_sandbox(kind, limits=Limits(cpu_seconds=1))
+    sandbox = await open_sandbox(kind, limits=SandboxLimits(cpu_seconds=1))
     result = await sandbox.run(["python", "-c", "while True: pass"], timeout_seconds=100)
     assert result.exit_status is not None
     assert result.exit_status < 0
@@ -35,7 +35,7 @@ async def test_a_busy_program_is_ended_by_its_processor_time(open_sandbox, kind)
 
 @pytest.mark.attack("killed-sandbox")
 async def test_a_program_cannot_have_more_memory_than_its_limit(open_sandbox, kind):
-    sandbox = await open_sandbox(kind, limits=Limits(memory_bytes=200 * MEGABYTE))
+    sandbox = await open_sandbox(kind, limits=SandboxLimits(memory_bytes=200 * MEGABYTE))
     hungry = "kept = []\nfor _ in range(1000): kept.append(bytearray(10 * 1024 ** 2))\nprint('had it all')"
     result = await sandbox.run(["python", "-c", hungry], timeout_seconds=100)
     assert "had it all" not in result.text
@@ -45,7 +45,7 @@ async def test_a_program_cannot_have_more_memory_than_its_limit(open_sandbox, ki
 
 @pytest.mark.parametrize("by_shell", [False, True])
 async def test_a_program_that_the_kernel_kills_for_its_memory_is_named_so(open_sandbox, kind, by_shell):
-    sandbox = await open_sandbox(kind, limits=Limits(memory_bytes=None))
+    sandbox = await open_sandbox(kind, limits=SandboxLimits(memory_bytes=None))
     group = sandbox._prepared.group
     bounds = [each / name for each in (group.directories if group else ()) for name in BOUNDS if (each / name).exists()]
     if not bounds:
@@ -65,7 +65,7 @@ async def test_a_program_that_the_kernel_kills_for_its_memory_is_named_so(open_s
 
 @pytest.mark.attack("killed-sandbox")
 async def test_a_fork_bomb_is_contained(open_sandbox, kind, machine):
-    sandbox = await open_sandbox(kind, limits=Limits(processes=40))
+    sandbox = await open_sandbox(kind, limits=SandboxLimits(processes=40))
     bomb = "import os, time\nfor _ in range(2000):\n    try: os.fork()\n    except OSError: time.sleep(0.01)"
     await sandbox.run(machine.command(bomb), timeout_seconds=3)
     await machine.until(lambda: not machine.marked())
@@ -73,7 +73,7 @@ async def test_a_fork_bomb_is_contained(open_sandbox, kind, machine):
 
 
 async def test_a_program_that_takes_every_task_can_be_ended(open_sandbox, kind, machine):
-    sandbox = await open_sandbox(kind, limits=Limits(processes=10))
+    sandbox = await open_sandbox(kind, limits=SandboxLimits(processes=10))
     if sandbox._prepared.group is None:
         pytest.skip("this machine lets us make no control group")
     # Threads are no processes: the runner's watchdog leaves this program alone.
@@ -94,7 +94,7 @@ async def test_a_program_that_takes_every_task_can_be_ended(open_sandbox, kind, 
 
 @pytest.mark.attack("killed-sandbox")
 async def test_the_private_temporary_directory_cannot_fill_the_memory(open_sandbox, isolated):
-    sandbox = await open_sandbox(isolated, limits=Limits(memory_bytes=64 * MEGABYTE))
+    sandbox = await open_sandbox(isolated, limits=SandboxLimits(memory_bytes=64 * MEGABYTE))
     result = await sandbox.run("head -c 100M /dev/zero > /tmp/large; stat -c %s /tmp/large")
     assert "No space left" in result.text
     assert int(result.text.splitlines()[-1]) <= 64 * MEGABYTE
@@ -102,7 +102,7 @@ async def test_the_private_temporary_directory_cannot_fill_the_memory(open_sandb
 
 def test_a_control_group_holds_its_processes_and_goes_with_them():
     name = f"dgym-test-{os.getpid()}"
-    group = ControlGroup.make(name, Limits(processes=10, memory_bytes=100 * MEGABYTE))
+    group = ControlGroup.make(name, SandboxLimits(processes=10, memory_bytes=100 * MEGABYTE))
     if group is None:
         pytest.skip("this machine lets us make no control group")
     child = os.fork()

@@ -20,7 +20,7 @@ NOBODY = 65534
 SCRIPT = """
 import asyncio, json, os, sys
 from dgym.sandbox import SandboxSpec
-from dgym.sandbox.local.provider import LocalProvider
+from dgym.sandbox.local._provider import LocalProvider
 
 async def main():
     sandbox = await LocalProvider(SandboxSpec(python=sys.executable), kind=sys.argv[1]).sandbox()

@@ -10,7 +10,7 @@ import pytest
 
 from dgym.errors import SetupFailed
 from dgym.sandbox.local import ensure_environment, pin_requirements
-from tests.wheels import write_wheel
+from tests.support.wheels import write_wheel
 
 
 @pytest.fixture(params=["pip", "uv"])
@@ -85,12 +85,16 @@ def test_a_platform_gets_the_hashes_of_its_own_wheels(wheels, tmp_path):
 
 
 def test_a_file_with_another_hash_is_not_installed(wheels):
+    wheels("pytest", "1.0", "one")
+    other = f"pytest==1.0 --hash=sha256:{'0' * 64}"
+    with pytest.raises(SetupFailed, match="the index has a file whose hash is not in the manifest"):
+        asyncio.run(ensure_environment([other, wheels("one", "1.0")]))
+
+
+def test_an_environment_of_hashed_lines_is_installed_once(wheels):
     pins = [wheels("pytest", "1.0", "one"), wheels("one", "1.0")]
     assert asyncio.run(ensure_environment(pins)) == asyncio.run(ensure_environment(pins))
     assert wheels("one", "1.0", "pytest") not in pins
-    other = f"pytest==1.0 --hash=sha256:{'0' * 64}"
-    with pytest.raises(SetupFailed, match="the index has a file whose hash is not in the manifest"):
-        asyncio.run(ensure_environment([other, pins[1]]))
 
 
 def test_what_the_hashed_lines_do_not_name_is_installed_beside_them(wheels):

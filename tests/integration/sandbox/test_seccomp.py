@@ -10,9 +10,9 @@ import textwrap
 
 import pytest
 
-from dgym.sandbox.local import bubblewrap
-from dgym.sandbox.local.interpreter import inspect_interpreter
-from dgym.sandbox.local.seccomp import ABSENT, FAMILIES, REFUSED, call_number
+from dgym.sandbox.local import _bubblewrap
+from dgym.sandbox.local._bubblewrap import ABSENT, FAMILIES, REFUSED, call_number
+from dgym.sandbox.local._interpreter import inspect_interpreter
 
 pytestmark = pytest.mark.attack("system-calls")
 
@@ -90,14 +90,14 @@ async def test_every_call_of_the_filter_is_refused(open_sandbox, isolated):
 
 
 async def test_calls_that_succeed_without_the_filter_are_refused_with_it(open_sandbox, isolated, tmp_path):
-    layout = bubblewrap.Layout(
+    layout = _bubblewrap.Layout(
         workspace=tmp_path,
         workspace_inside="/workspace",
-        etc=bubblewrap.write_etc(tmp_path),
+        etc=_bubblewrap.write_etc(tmp_path),
         interpreter=inspect_interpreter(sys.executable),
     )
     unfiltered = subprocess.run(
-        [*bubblewrap.command_line(layout), "--", sys.executable, "-c", SUCCEED, json.dumps(CALLS)],
+        [*_bubblewrap.command_line(layout), "--", sys.executable, "-c", SUCCEED, json.dumps(CALLS)],
         capture_output=True,
         text=True,
         check=True,
@@ -172,7 +172,7 @@ USER = """
 import asyncio, ctypes, os, subprocess, sys
 from dgym.sandbox import SandboxSpec
 from dgym.sandbox.local import LocalProvider
-from dgym.sandbox.local.process import _launcher
+from dgym.sandbox.local._process import _launcher
 
 libc = ctypes.CDLL(None, use_errno=True)
 keyctl, add_key = map(int, sys.argv[1:3])
@@ -224,11 +224,11 @@ def test_the_users_keys_and_terminal_stay_outside(isolated):
         text=True,
     )
     os.close(follower)
-    said, _ = user.communicate(timeout=120)
+    output, _ = user.communicate(timeout=120)
     os.close(leader)
-    if said == "no keys\n":
+    if output == "no keys\n":
         pytest.skip("the kernel or the container has no keyrings")
-    assert said.splitlines() == [
+    assert output.splitlines() == [
         "the user's processes: True",
         "what starts a sandbox: False",
         "keys listed inside: False",

@@ -10,8 +10,8 @@ import pytest
 from dgym.errors import SetupFailed
 from dgym.sandbox import SandboxSpec
 from dgym.sandbox.local import LocalProvider, ensure_environment
-from dgym.sandbox.local.environments import pytest_distributions
-from dgym.sandbox.local.interpreter import inspect_interpreter
+from dgym.sandbox.local._environments import pytest_distributions
+from dgym.sandbox.local._interpreter import inspect_interpreter
 
 
 @pytest.fixture
@@ -62,11 +62,11 @@ def test_what_is_there_is_not_compiled_again(bare):
 
 
 async def test_many_who_want_the_same_build_it_once(cache):
-    told: list[str] = []
-    paths = await asyncio.gather(*(ensure_environment((), progress=told.append) for _ in range(3)))
+    reported: list[str] = []
+    paths = await asyncio.gather(*(ensure_environment((), progress=reported.append) for _ in range(3)))
     assert len(set(paths)) == 1
     assert (Path(paths[0]) / ".dgym-ready").exists()
-    assert sum("waiting for another process" in line for line in told) == 2
+    assert sum("waiting for another process" in line for line in reported) == 2
 
 
 async def test_an_unfinished_environment_is_built_anew(cache):
@@ -78,10 +78,10 @@ async def test_an_unfinished_environment_is_built_anew(cache):
 
 
 async def test_a_missing_index_is_said_plainly(cache):
-    told: list[str] = []
+    reported: list[str] = []
     with pytest.raises(SetupFailed, match="package index cannot be reached"):
-        await ensure_environment(["dgym-test-requirement==1"], progress=told.append)
-    assert told[0] == "installing dgym-test-requirement==1, pytest"
+        await ensure_environment(["dgym-test-requirement==1"], progress=reported.append)
+    assert reported[0] == "installing dgym-test-requirement==1, pytest"
     assert not any((path / ".dgym-ready").exists() for path in (cache / "dgym" / "environments").iterdir())
 
 

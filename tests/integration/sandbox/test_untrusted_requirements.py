@@ -13,8 +13,8 @@ from dgym.api import loads
 from dgym.env import Opening
 from dgym.errors import ManifestError, SetupFailed
 from dgym.sandbox.local import ensure_environment, resolve_python
-from dgym.sandbox.local.environments import installer_environment
-from tests.wheels import wheel_files, write_wheel
+from dgym.sandbox.local._environments import installer_environment
+from tests.support.wheels import wheel_files, write_wheel
 
 pytestmark = [pytest.mark.attack("host-build"), pytest.mark.thorough]
 
@@ -74,11 +74,11 @@ def installer(request, tmp_path, sdist, monkeypatch):
 
 @pytest.mark.usefixtures("installer")
 async def test_a_source_distribution_is_not_built(canary):
-    told = []
+    reported = []
     with pytest.raises(SetupFailed, match=r"no wheel of a requirement.*--build-requirements") as refused:
-        await ensure_environment(["evil"], progress=told.append)
+        await ensure_environment(["evil"], progress=reported.append)
     assert str(refused.value).startswith("requirements: ")
-    assert told[1] == "from wheels only; source distributions are not built"
+    assert reported[1] == "from wheels only; source distributions are not built"
     assert not canary.exists()
 
 
@@ -106,14 +106,14 @@ async def test_paths_urls_and_options_are_refused_always(form, build, sdist, can
 @pytest.mark.usefixtures("installer")
 @pytest.mark.parametrize("form", ["evil", "evil @ file://{}"])
 async def test_when_asked_for_it_is_built_without_the_users_variables(form, sdist, canary):
-    told = []
+    reported = []
     requirement = form.format(sdist)
-    path = await ensure_environment([requirement], build_requirements=True, progress=told.append)
+    path = await ensure_environment([requirement], build_requirements=True, progress=reported.append)
     assert list(Path(path).glob("lib/python*/site-packages/evil.py"))
     seen = json.loads(canary.read_text())
     assert "DGYM_TEST_TOKEN" not in seen
     assert seen["HOME"] != str(Path.home())
-    assert "their code runs here" in told[1]
+    assert "their code runs here" in reported[1]
     assert await ensure_environment([requirement]) == path, "what was built once is used again"
 
 

@@ -2,12 +2,14 @@
 
 import pytest
 
+from tests.integration.session.conftest import PYTEST
+
 REPAIR = "rewrite calc.py 2 <c>    return a + b</c>"
 
 
 @pytest.mark.attack("tests-changed")
 async def test_the_label_of_integrity_is_beside_the_score(open_session):
-    session = await open_session(readOnlyPatterns=["tool.sh"])
+    session = await open_session(entrypoint=PYTEST, readOnlyPatterns=["tool.sh"])
     await session.step(1, REPAIR)
     await session.step(2, "bash git log --oneline | head")
     await session.step(3, "bash git init -q")
@@ -25,7 +27,7 @@ async def test_the_label_of_integrity_is_beside_the_score(open_session):
 
 
 async def test_an_honest_repair_is_clean(open_session):
-    session = await open_session(buildCommands=["true"])
+    session = await open_session(entrypoint=PYTEST, buildCommands=["true"])
     await session.step(1, REPAIR)
     await session.step(2, "bash echo 'def test_more(): pass' > test_more.py; python -m pytest -q")
     result = await session.finish()

@@ -1,5 +1,8 @@
 """What the agent and the scorer write is newer than what the setup built, as coarsely as build tools compare times."""
 
+from tests.integration.session.conftest import PYTEST
+from tests.support.calc import BUGGY
+
 BUILD = """
 import os, shutil, sys
 def second(path):
@@ -10,10 +13,15 @@ shutil.copyfile("calc.txt", "calc.py")
 """
 FILES = {
     "build.py": BUILD,
-    "calc.txt": "def add(a, b):\n    return a - b\n",
+    "calc.txt": BUGGY,
     "test_calc.py": "import calc\n\n\ndef test_add():\n    assert calc.add(2, 3) == 5\n",
 }
-TASK = {"files": FILES, "setupCommands": ["python build.py"], "buildCommands": ["python build.py"]}
+TASK = {
+    "files": FILES,
+    "entrypoint": PYTEST,
+    "setupCommands": ["python build.py"],
+    "buildCommands": ["python build.py"],
+}
 REPAIR = "rewrite calc.txt 2 <c>    return a + b</c>"
 SOLUTION = """--- a/calc.txt
 +++ b/calc.txt
@@ -56,5 +64,5 @@ async def test_eval_builds_what_has_changed_as_scoring_does(open_session):
 
 
 async def test_eval_builds_before_the_first_change_where_setup_does_not(open_session):
-    session = await open_session(files=FILES, buildCommands=["python build.py"], reset=False)
+    session = await open_session(files=FILES, entrypoint=PYTEST, buildCommands=["python build.py"], reset=False)
     assert "1 failed" in (await session.reset(evaluate=True)).text

@@ -8,7 +8,7 @@ import pytest
 from dgym.env import Opening
 from dgym.errors import SetupFailed
 from dgym.sandbox.local import LocalProvider
-from dgym.session.preparation import prepare
+from dgym.session._preparation import prepare
 from tests.integration.session.conftest import FILES, make_task
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from dgym.errors import SandboxLost
 from dgym.sandbox.local import LocalProvider
-from dgym.session import SandboxTermination, replay
+from dgym.session import SandboxTermination, _journal
 from dgym.tools import Tool
 from dgym.wire import EndReason
 from tests.fakes.attacks import starvation
+from tests.integration.session.conftest import PYTEST
 
 REPAIR = "rewrite calc.py 2 <c>    return a + b</c>"
 
@@ -45,8 +46,8 @@ def trap():
     return Trap()
 
 
-async def test_a_replay_that_dies_is_the_second_death(open_session, trap):
-    session = await open_session(tools=["rewrite", trap])
+async def test_a_replay_that_dies_is_the_second_death(open_episode, trap):
+    session = await open_episode(tools=["rewrite", trap])
     await session.step(1, REPAIR)
     await session.step(2, {"tool": "trap", "arguments": {"path": "a.txt", "deadly": 2}})
     last = await session.step(3, {"tool": "trap", "arguments": {"path": "b.txt", "deadly": 2}})
@@ -55,6 +56,20 @@ async def test_a_replay_that_dies_is_the_second_death(open_session, trap):
     assert "a.txt" not in session.result.patch
     assert session.result.steps == session.steps == 3
     assert session.poisoned == {2, 3}
+
+
+async def test_a_step_that_ends_its_sandbox_by_a_signal_is_poisoned_and_the_second_is_the_verdict(open_episode):
+    session = await open_episode()
+    await session.step(1, "bash echo 1 > kept.txt")
+    end = "bash kill -TERM 1; kill -TERM $PPID; kill -TERM 2; sleep 60"
+    first = await session.step(2, end)
+    assert "sandbox killed" in first.text
+    assert first.end_reason is None
+    last = await session.step(3, end)
+    assert last.end_reason == EndReason.SANDBOX_KILLED
+    assert session.poisoned == {2, 3}
+    assert "kept.txt" in session.result.patch
+    assert session.result.max_score == 1
 
 
 class Frail(LocalProvider):
@@ -78,8 +93,8 @@ class Frail(LocalProvider):
         return sandbox
 
 
-async def test_a_sandbox_that_dies_after_the_last_step_is_scored_by_its_replay_and_blames_no_step(open_session):
-    session = await open_session(provider=Frail)
+async def test_a_sandbox_that_dies_after_the_last_step_is_scored_by_its_replay_and_blames_no_step(open_episode):
+    session = await open_episode(provider=Frail)
     await session.step(1, REPAIR)
     await session.step(2, "bash echo 1 > a.txt")
     last = await session.step(3, "submit")
@@ -92,8 +107,8 @@ class Frailer(Frail):
     deaths = 9
 
 
-async def test_a_sandbox_that_dies_after_every_replay_is_a_verdict(open_session):
-    session = await open_session(provider=Frailer)
+async def test_a_sandbox_that_dies_after_every_replay_is_a_verdict(open_episode):
+    session = await open_episode(provider=Frailer)
     await session.step(1, REPAIR)
     last = await session.step(2, "submit")
     assert last.end_reason == EndReason.UNRESOLVED
@@ -111,9 +126,9 @@ def remembering(opened):
     return Remembering
 
 
-async def test_a_step_that_is_sent_to_a_dead_sandbox_is_executed_in_the_next_and_not_blamed(open_session):
+async def test_a_step_that_is_sent_to_a_dead_sandbox_is_executed_in_the_next_and_not_blamed(open_episode):
     opened = []
-    session = await open_session(provider=remembering(opened))
+    session = await open_episode(provider=remembering(opened))
     for seq in (1, 2):
         os.kill(opened[-1].main_process, signal.SIGSTOP)
         step = asyncio.create_task(session.step(seq, f"bash echo {seq} >> steps.txt; cat steps.txt"))
@@ -128,9 +143,9 @@ async def test_a_step_that_is_sent_to_a_dead_sandbox_is_executed_in_the_next_and
         await session.step(3, "bash true")
 
 
-async def test_a_step_that_kills_its_sandbox_just_after_its_answer_is_blamed(open_session):
+async def test_a_step_that_kills_its_sandbox_just_after_its_answer_is_blamed(open_episode):
     opened = []
-    session = await open_session(provider=remembering(opened))
+    session = await open_episode(provider=remembering(opened))
     sandbox = opened[0]
     digest = sandbox.digest
 
@@ -159,13 +174,13 @@ class SlowToReopen(LocalProvider):
         return await super().sandbox()
 
 
-async def test_an_end_during_a_recovery_awaits_the_one_new_sandbox(open_session, trap):
+async def test_an_end_during_a_recovery_awaits_the_one_new_sandbox(open_episode, trap):
     providers = []
-    session = await open_session(
+    session = await open_episode(
         tools=["rewrite", trap], provider=lambda spec: providers.append(SlowToReopen(spec)) or providers[0]
     )
     await session.step(1, REPAIR)
-    await session.changes()  # opens the verifier, so that the end waits for the sandbox alone
+    await session.patch()  # opens the verifier, so that the end waits for the sandbox alone
     recovering = asyncio.create_task(session.step(2, {"tool": "trap", "arguments": {"path": "a.txt", "deadly": 1}}))
     await providers[0].reopening.wait()
     finishing = asyncio.create_task(session.finish())
@@ -173,14 +188,30 @@ async def test_an_end_during_a_recovery_awaits_the_one_new_sandbox(open_session,
     providers[0].go.set()
     result = await finishing
     assert (result.resolved, result.steps, providers[0].opened) == (True, 2, 2)
-    assert (await recovering).end_reason == EndReason.RESOLVED
+    assert (await recovering).text.startswith("sandbox killed")
 
 
-async def test_setup_commands_do_not_count_against_the_replay(open_session, trap, monkeypatch):
-    monkeypatch.setattr(replay, "REPLAY_TIMEOUT_SECONDS", 0.01)
-    session = await open_session(tools=[trap], setupCommands=["sleep 0.1"])
+async def test_a_caller_that_was_cancelled_during_a_recovery_finds_the_death_recorded(open_episode, trap):
+    providers = []
+    episode = await open_episode(
+        tools=["rewrite", "view", trap], provider=lambda spec: providers.append(SlowToReopen(spec)) or providers[0]
+    )
+    await episode.step(1, REPAIR)
+    recovering = asyncio.create_task(episode.step(2, {"tool": "trap", "arguments": {"path": "a.txt", "deadly": 1}}))
+    await providers[0].reopening.wait()
+    recovering.cancel()
+    await asyncio.wait([recovering])
+    providers[0].go.set()
+    assert "return a + b" in (await episode.step(3, "view calc.py")).text
+    death = episode.env.trajectory()[2]
+    assert (death.call.tool, death.observation.text.startswith("sandbox killed"), Trap.uses) == ("trap", True, 1)
+
+
+async def test_setup_commands_do_not_count_against_the_replay(open_episode, trap, monkeypatch):
+    monkeypatch.setattr(_journal, "REPLAY_TIMEOUT_SECONDS", 0.01)
+    session = await open_episode(tools=[trap], setupCommands=["sleep 0.1"])
     observation = await session.step(1, {"tool": "trap", "arguments": {"path": "a.txt", "deadly": 1}})
-    assert "A new one was started" in observation.text
+    assert "A new sandbox was started" in observation.text
     assert observation.end_reason is None
 
 
@@ -237,8 +268,8 @@ UNISOLATED = functools.partial(LocalProvider, kind="none")
 
 @pytest.mark.attack("starved-runner")
 @pytest.mark.parametrize("name", starvation.LIMITS)
-async def test_a_runner_without_resources_is_a_death_of_the_sandbox(open_session, name):
-    session = await open_session(provider=UNISOLATED)
+async def test_a_runner_without_resources_is_a_death_of_the_sandbox(open_episode, name):
+    session = await open_episode(provider=UNISOLATED)
     await session.step(1, REPAIR)
     await session.step(2, starvation.command(name, spared=(1, os.getpid())))
     for seq in (3, 4):
@@ -250,7 +281,7 @@ async def test_a_runner_without_resources_is_a_death_of_the_sandbox(open_session
 
 @pytest.mark.attack("starved-runner")
 async def test_tests_that_starve_the_verifiers_runner_get_a_verdict(open_session):
-    session = await open_session(provider=UNISOLATED)
+    session = await open_session(provider=UNISOLATED, entrypoint=PYTEST)
     program = starvation.program(*starvation.LIMITS, spared=(1, os.getpid()))
     code = "def add(a, b):\n" + textwrap.indent(program, "    ") + "\n    return 5\n"
     await session.step(1, {"tool": "rewrite", "arguments": {"path": "calc.py", "new_code": code}})

@@ -10,9 +10,9 @@ import pytest
 from dgym.api import ToolSpec
 from dgym.errors import ConflictError, EpisodeOver, ManifestError, SandboxLost
 from dgym.sandbox.local import LocalProvider
-from dgym.session import EpisodeLimits
+from dgym.session import EpisodeLimits, _outcome
 from dgym.wire import OBSERVATION_LIMIT, EndReason
-from tests.integration.session.conftest import FILES
+from tests.integration.session.conftest import FILES, PYTEST
 
 REPAIR = "rewrite calc.py 2 <c>    return a + b</c>"
 COUNT = "bash echo once >> counter"
@@ -30,8 +30,8 @@ async def test_a_repeated_step_runs_once(open_session):
         await session.step(1, "bash true")
     with pytest.raises(ConflictError, match="gap"):
         await session.step(9, "bash true")
-    assert [step.seq for step in session.history()] == [0, 1, 2, 3]
-    assert [step.seq for step in session.history(start=2)] == [2, 3]
+    assert [step.seq for step in session.trajectory()] == [0, 1, 2, 3]
+    assert [step.seq for step in session.trajectory(start=2)] == [2, 3]
 
 
 async def test_a_driver_that_goes_away_finds_its_step_done(open_session):
@@ -63,7 +63,7 @@ async def test_every_kind_of_change_is_in_the_patch(open_session, tmp_path):
         "mv calc.py sums.py; head -c 300 /dev/zero > blob.bin; "
         "ln -s calc.py link.py; printf 'a\\r\\nb\\r\\n' > crlf.txt",
     )
-    patch = (await session.changes()).encode("utf-8", "surrogateescape")
+    patch = (await session.patch()).encode("utf-8", "surrogateescape")
     repository = tmp_path / "clone"
     repository.mkdir()
     for file in session.task.spec.source.files:
@@ -97,43 +97,28 @@ async def test_a_repair_counts_whatever_gitignore_has(open_session, rules):
 async def test_two_who_ask_for_the_changes_at_once_get_the_same(open_session):
     session = await open_session()
     await session.step(1, REPAIR)
-    one, other = await asyncio.gather(session.changes(), session.changes())
+    one, other = await asyncio.gather(session.patch(), session.patch())
     assert one == other
     assert "-    return a - b\n+    return a + b" in one
 
 
-async def test_a_file_too_large_to_carry_stays_behind_also_when_it_is_deleted(open_session):
-    session = await open_session(setupCommands=["head -c 17000000 /dev/zero > large.bin"])
-    await session.step(1, "bash rm large.bin")
-    await session.step(2, REPAIR)
-    result = await session.finish()
-    assert result.resolved
-    assert any("large.bin (it is too large to carry (17,000,000 bytes))" in note for note in result.notes)
-
-
-async def test_a_file_that_cannot_be_read_stays_behind_and_the_rest_is_scored(open_session):
-    session = await open_session()
+async def test_what_cannot_be_carried_stays_behind_and_the_rest_is_scored(open_session):
+    names = "; ".join(f"f{number}=$(printf '{number}\\377')" for number in range(5))
+    session = await open_session(
+        setupCommands=["head -c 17000000 /dev/zero > large.bin", f"{names}; touch $f0 $f1 $f2", "mkfifo pipe"]
+    )
     await session.step(1, REPAIR)
-    await session.step(2, "bash chmod 000 old.txt")
+    await session.step(2, "bash rm large.bin pipe; chmod 000 old.txt")
+    await session.step(3, f"bash {names}; echo 2 > $f0; rm $f1; ln -sf y $f2; echo > $f3; mkfifo $f4")
     result = await session.finish()
     assert result.resolved
-    assert any(note.startswith("not carried to the verifier: old.txt (it cannot be read") for note in result.notes)
-
-
-@pytest.mark.parametrize("change", ["echo 2 > $f", "rm $f", "ln -sf y $f", "echo > $f.new", "mkfifo $f.new"])
-async def test_a_change_of_a_file_whose_name_is_not_utf_8_is_noted(open_session, change):
-    name = "f=$(printf 'b\\377')"
-    session = await open_session(setupCommands=[f"{name}; echo 1 > $f", "mkfifo pipe"])
-    await session.step(1, REPAIR)
-    await session.step(2, f"bash {name}; rm pipe; {change}")
-    result = await session.finish()
-    assert result.resolved
-    noted = [note for note in result.notes if note.startswith("not carried to the verifier: ")]
-    assert [note.partition("(")[2] for note in noted] == [
-        "its name is not UTF-8)",
-        "it is or was neither a file nor a symbolic link)",
-    ]
-    assert noted[0].startswith("not carried to the verifier: b\\xff")
+    reasons = dict(note.removeprefix("not carried to the verifier: ").split(" ", 1) for note in result.notes)
+    assert reasons.pop("old.txt").startswith("(it cannot be read")
+    assert reasons == {
+        **{f"{number}\\xff": "(its name is not UTF-8)" for number in range(5)},
+        "large.bin": "(it is too large to carry (17,000,000 bytes))",
+        "pipe": "(it is or was neither a file nor a symbolic link)",
+    }
 
 
 LONG = "/".join("d" * 200 for _ in range(18))
@@ -156,7 +141,7 @@ async def test_changes_are_computed_without_a_verifier(open_session):
     session = await open_session(provider=OneSandbox)
     await session.step(1, REPAIR)
     await session.step(2, "bash rm old.txt; echo new > new.txt; chmod -x tool.sh")
-    patch = await session.changes()
+    patch = await session.patch()
     assert "-    return a - b\n+    return a + b\n" in patch
     assert "-going away\n" in patch
     assert "+new\n" in patch
@@ -166,7 +151,7 @@ async def test_changes_are_computed_without_a_verifier(open_session):
 async def test_files_that_the_setup_changed_have_the_setups_originals(open_session):
     session = await open_session(setupCommands=["echo 'built = 1' >> calc.py"])
     await session.step(1, "bash echo 'built = 2' >> calc.py")
-    patch = await session.changes()
+    patch = await session.patch()
     assert " built = 1\n+built = 2\n" in patch
     assert "+built = 1" not in patch
 
@@ -205,19 +190,31 @@ async def test_more_changes_than_can_be_carried_are_a_verdict(open_session, make
     assert message in result.message
 
 
+async def test_limits_of_changes_are_checked_before_anything_is_carried(open_session, monkeypatch):
+    session = await open_session()
+    await session.step(1, "bash touch 1 2 3")
+    monkeypatch.setattr(_outcome, "MAXIMUM_PATH_BYTES", 2)
+    assert "have 3 bytes; at most 2 are carried" in (await session._sandboxes.changes()).unscorable
+    monkeypatch.setattr(_outcome, "MAXIMUM_CHANGED_FILES", 2)
+    result = await session.finish()
+    assert (result.resolved, result.reason, result.patch) == (False, EndReason.UNRESOLVED, "")
+    assert "3 files were changed; at most 2 are carried" in result.message
+
+
 async def test_hidden_files_and_the_test_patch_reach_the_verifier_only(open_session):
     test_patch = (
         "--- a/test_calc.py\n+++ b/test_calc.py\n@@ -3,3 +3,7 @@\n \n def test_add():\n"
         "     assert calc.add(2, 3) == 5\n+\n+\n+def test_more():\n+    assert calc.add(1, 1) == 2\n"
     )
     session = await open_session(
+        entrypoint=PYTEST,
         scoring={
             "failToPass": ["test_hidden.py::test_negative", "test_calc.py::test_more"],
             "hiddenFiles": [
                 {"path": "test_hidden.py", "content": "import calc\ndef test_negative(): assert calc.add(-1, 1) == 0\n"}
             ],
             "testPatch": test_patch,
-        }
+        },
     )
     assert "hidden" not in (await session.step(1, "bash ls; grep -c more test_calc.py")).text
     await session.step(2, REPAIR)
@@ -227,7 +224,7 @@ async def test_hidden_files_and_the_test_patch_reach_the_verifier_only(open_sess
 
 
 async def test_what_the_agent_installed_or_left_running_does_not_reach_the_score(open_session):
-    session = await open_session()
+    session = await open_session(entrypoint=PYTEST)
     await session.step(
         1,
         "bash mkdir -p ~/bin; printf '#!/bin/sh\\nexit 0\\n' > ~/bin/python; chmod +x ~/bin/python; "
@@ -324,7 +321,7 @@ async def test_closing_leaves_no_process(open_session):
     ]
     assert [process for process in mine if process.info["cmdline"][1] in ("86401", "86402")] == []
     with pytest.raises((EpisodeOver, SandboxLost)):
-        await session.changes()
+        await session.patch()
 
 
 async def test_a_solution_that_does_not_apply_says_where(open_session):

@@ -4,6 +4,9 @@ import subprocess
 
 import pytest
 
+from tests.integration.session.conftest import PYTEST
+from tests.support.calc import BUGGY
+
 REPAIR = "rewrite calc.py 2 <c>    return a + b</c>"
 GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@localhost"]
 
@@ -14,7 +17,7 @@ def source(tmp_path):
     root.mkdir()
     (root / "calc.py").write_text("SECRET = 1\n")
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
-    for text in ("SECRET = 1\n", "def add(a, b):\n    return a - b\n"):
+    for text in ("SECRET = 1\n", BUGGY):
         (root / "calc.py").write_text(text)
         (root / "test_calc.py").write_text("import calc\n\n\ndef test_add():\n    assert calc.add(2, 3) == 5\n")
         (root / ".gitignore").write_text("*.txt\n")
@@ -36,7 +39,7 @@ async def test_git_works_as_in_a_checkout_and_shows_no_history(open_session, sou
     assert changed.text.split("\n")[:3] == [" M calc.py", " M kept.txt", "?? new.py"]
     assert "-    return a - b\n+    return a + b" in changed.text
     assert ".git/" not in (await session.step(6, "bash git stash -q && git stash pop -q; git diff --stat")).text
-    patch = await session.changes()
+    patch = await session.patch()
     assert ".git/" not in patch
     result = await session.finish()
     assert result.resolved
@@ -44,7 +47,7 @@ async def test_git_works_as_in_a_checkout_and_shows_no_history(open_session, sou
 
 
 async def test_the_verdict_does_not_depend_on_the_repository(open_session, source):
-    session = await open_session(source=source)
+    session = await open_session(source=source, entrypoint=PYTEST)
     hook = "printf '#!/bin/sh\\necho x > conftest.py' > .git/hooks/post-commit; chmod +x .git/hooks/post-commit"
     await session.step(1, f"bash mkdir -p .git/hooks; {hook}; git config core.fsmonitor .git/hooks/post-commit")
     await session.step(2, "bash echo 'def test_add(): pass' > test_calc.py; git commit -qam 'Weaken the test'")

@@ -3,12 +3,19 @@
 import pytest
 
 from tests.fakes.pods import QUICK, REPAIR, eventually, pods_in
+from tests.support.warm_programs import SIDECAR, open_warm_program
+
+
+@pytest.fixture(scope="session")
+def warm_sidecars():
+    with open_warm_program(SIDECAR) as program:
+        yield program
 
 
 @pytest.fixture
-async def new_pod(tmp_path):
+async def new_pod(tmp_path, warm_sidecars):
     """Makes the pod of a test: ``new_pod(answer_seconds=0.1)``."""
-    async with pods_in(tmp_path) as make:
+    async with pods_in(tmp_path, warm=warm_sidecars) as make:
         yield make
 
 

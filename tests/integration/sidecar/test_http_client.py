@@ -4,13 +4,17 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from dgym.env import HttpClient, Patience, RemotePreparation
+from dgym.episodes.pod._assignments import Shared
+from dgym.episodes.pod._session import PodSession
 from dgym.errors import InfrastructureError, SandboxLost, Superseded
-from dgym.wire.http import Accepted, ErrorCode, error_body, token_digest
+from dgym.wire.assignments import Assignment
+from dgym.wire.calls import Call
+from dgym.wire.client import Patience, PodClient
+from dgym.wire.http import Accepted, Epochs, ErrorCode, Role, error_body, token_digest
 from dgym.wire.signing import sign_answer
 
 QUICK = Patience(silence_seconds=60, running_seconds=60, first_pause_seconds=0.01, longest_pause_seconds=0.05)
-SHORT = msgspec.structs.replace(QUICK, silence_seconds=1.0, running_seconds=1.0)
+SHORT = msgspec.structs.replace(QUICK, silence_seconds=0.4, running_seconds=0.4)
 
 
 @pytest.fixture
@@ -43,15 +47,16 @@ async def scripted():
         await runner.cleanup()
 
 
+CALL = Call(method="POST", path="/v1/x", roles=(Role.DRIVE,), summary="", request=Accepted, response=Accepted)
 GOOD = (200, b"{}")
 RUNNING = (202, b'{"running": true}')
 BUSY = (503, msgspec.json.encode(error_body(ErrorCode.BUSY, "wait")))
 
 
 async def ask(url, *, patience=QUICK, **options):
-    client = HttpClient(url, "token", patience=patience, **options)
+    client = PodClient(url, "token", patience=patience, **options)
     try:
-        return await client.call("POST", "/v1/x", Accepted, body=Accepted(running=True))
+        return await client.call(CALL, Accepted(running=True))
     finally:
         await client.close()
 
@@ -67,11 +72,11 @@ async def test_it_asks_the_same_again_until_it_is_answered(scripted, first):
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"), [(BUSY, "wait"), ((0, b""), "does not answer"), (RUNNING, "does not end")]
+    ("answer", "expected"), [(BUSY, "wait"), ((0, b""), "does not answer"), (RUNNING, "does not end")]
 )
-async def test_its_patience_has_an_end(scripted, answer, words):
+async def test_its_patience_has_an_end(scripted, answer, expected):
     url, requests = await scripted(answer)
-    with pytest.raises(SandboxLost, match=words):
+    with pytest.raises(SandboxLost, match=expected):
         await ask(url, patience=SHORT)
     assert len(requests) > 2
 
@@ -95,21 +100,40 @@ async def test_an_answer_that_is_none_of_ours_is_an_infrastructure_fault(scripte
         await ask(url)
 
 
+def session(url, patience):
+    assignment = Assignment(
+        namespace="default",
+        episode="calc",
+        episode_uid="uid",
+        attempt=1,
+        epoch=1,
+        epochs=Epochs(prepare="1.proof", drive="1.proof"),
+        sidecar_url=url,
+        prepare_token="token",
+        drive_token="token",
+        task={},
+    )
+    shared = Shared(store=None, sources=None, models=None, metrics=None, patience=patience)
+    return PodSession(assignment, shared, None)
+
+
+async def release(url, patience):
+    preparation = session(url, patience)
+    try:
+        await preparation.release(result_uri="file:///result.json", reason=None, message="")
+    finally:
+        await preparation.close()
+
+
 async def test_a_pod_that_is_gone_needs_not_be_told_that_it_may_go(scripted):
-    preparation = RemotePreparation("http://127.0.0.1:1", "token", patience=SHORT)
-    await preparation.release(result_uri="file:///result.json")
-    await preparation.close()
+    await release("http://127.0.0.1:1", SHORT)
     url, _ = await scripted((409, msgspec.json.encode(error_body(ErrorCode.SUPERSEDED, "gone"))))
-    preparation = RemotePreparation(url, "token", epoch="1.proof", patience=QUICK)
     with pytest.raises(Superseded):
-        await preparation.release()
-    await preparation.close()
+        await release(url, QUICK)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN])
 async def test_a_pod_of_somebody_else_at_its_address_needs_not_be_told_either(scripted, code):
     url, requests = await scripted((code.status, msgspec.json.encode(error_body(code, "another's token"))))
-    preparation = RemotePreparation(url, "token", patience=QUICK)
-    await preparation.release(result_uri="file:///result.json")
-    await preparation.close()
+    await release(url, QUICK)
     assert len(requests) == 1

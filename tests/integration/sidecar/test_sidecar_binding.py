@@ -9,8 +9,8 @@ import pytest
 
 from dgym.wire import calls
 from dgym.wire.calls import Call
-from dgym.wire.http import Path, Role, make_token, token_digest
-from dgym.wire.signing import content_digest, sign_request, verdict_is_signed
+from dgym.wire.http import ReleaseRequest, Role, make_token, token_digest
+from dgym.wire.signing import content_digest, outcome_is_signed, sign_request
 from tests.fakes.pooled_pods import BIND_TOKEN, PooledPod, recorded_bind
 
 HALF_OPEN = 120
@@ -68,20 +68,20 @@ async def test_a_bound_sidecar_serves_a_whole_episode(pooled, helpers):
     process = await pod.wait()
     assert await pod.bind() == (200, {"running": False})
     pod.operate()
-    preparation = await pod.prepare()
+    client = await pod.prepare()
     env = pod.connect()
     await env.reset(options={"eval": True})
     await env.step(helpers.repair)
     *_, info = await env.step("submit")
     assert info["resolved"]
-    verdict = await preparation.result()
+    verdict = (await client.call(calls.RESULT)).result
     assert await pod.bind() == (200, {"running": False})
-    await preparation.release(result_uri="file:///result.json")
+    await client.call(calls.RELEASE, ReleaseRequest(result_uri="file:///result.json"))
     assert await asyncio.to_thread(process.wait, 90) == 0
-    assert verdict_is_signed(b"key", verdict, verdict.reason, episode_uid="uid", attempt=3)
-    assert not verdict_is_signed(b"key", verdict, verdict.reason, episode_uid="uid", attempt=1)
-    said = pod.termination()
-    assert (said.episode_uid, said.attempt, said.resolved) == ("uid", 3, True)
+    assert outcome_is_signed(b"key", verdict, episode_uid="uid", attempt=3)
+    assert not outcome_is_signed(b"key", verdict, episode_uid="uid", attempt=1)
+    termination = pod.termination_message()
+    assert (termination.episode_uid, termination.attempt, termination.outcome.resolved) == ("uid", 3, True)
     messages = [entry["message"] for entry in entries(pod)]
     bound = messages.index("bound")
     assert not any("episode" in entry or "attempt" in entry for entry in entries(pod)[:bound])
@@ -94,15 +94,15 @@ async def test_a_bound_sidecar_serves_a_whole_episode(pooled, helpers):
 
 
 async def test_it_answers_to_nothing_else_before(waiting):
-    assert (await waiting.raw("GET", Path.HEALTH))[0] == 200
-    status, body = await waiting.raw("GET", Path.READY)
-    assert (status, body) == (503, b"the sandbox's runner has not come up yet\n")
+    assert (await waiting.raw("GET", calls.HEALTH))[0] == 200
+    status, body = await waiting.raw("GET", calls.READY)
+    assert (status, body) == (503, b"the sandbox's runner has not started yet\n")
     for call in vars(calls).values():
-        if isinstance(call, Call) and call.path != Path.BIND:
+        if isinstance(call, Call) and call.path != calls.BIND.path:
             for token in (BIND_TOKEN, waiting.tokens[call.roles[0]]):
                 status, body = await waiting.raw(call.method, call.path.format(seq=1), token=token)
                 assert (status, body["code"]) == (401, "unauthenticated"), call.path
-    assert (await waiting.raw("GET", Path.BIND, token=BIND_TOKEN))[0] == 401
+    assert (await waiting.raw("GET", calls.BIND.path, token=BIND_TOKEN))[0] == 401
     assert await waiting.bind() == (200, {"running": False})
 
 
@@ -116,7 +116,7 @@ async def test_a_repetition_is_answered_alike_and_another_attempt_is_a_conflict(
     for change in others:
         status, body = await waiting.bind(**change)
         assert (status, body["code"]) == (409, "conflict"), change
-    assert (await waiting.raw("GET", Path.STATE, role=Role.OPERATE))[0] == 200
+    assert (await waiting.raw("GET", calls.STATE.path, role=Role.OPERATE))[0] == 200
     assert await waiting.bind() == (200, {"running": False})
 
 
@@ -141,7 +141,7 @@ async def test_only_the_token_of_the_pod_binds_it_and_it_is_good_for_nothing_els
             assert (status, body["code"]) == (401, "unauthenticated")
         if not bound:
             assert (await waiting.bind())[0] == 200
-    for path in (Path.VERIFY, Path.CANCEL, Path.RELEASE):
+    for path in (calls.TERMINATED.path, calls.CANCEL.path, calls.RELEASE.path):
         assert (await waiting.raw("POST", path, token=BIND_TOKEN))[0] == 401
 
 
@@ -162,12 +162,12 @@ async def test_a_recording_of_the_call_binds_nothing(pooled, tmp_path, waiting):
     assert (await send(other, refused))[1]["message"] == "the request was received before"
     # The body is signed too.
     changed = recorded_bind(other.binding()).replace(b'"attempt":3', b'"attempt":4')
-    assert "digest is signed" in (await send(other, changed))[1]["message"]
+    assert "does not have the signed digest" in (await send(other, changed))[1]["message"]
     assert (await other.bind())[0] == 200
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "fragment"),
     [
         ({"attempt": 0}, "attempt"),
         ({"operate_sha256": "A" * 64}, "operateSha256"),
@@ -176,12 +176,12 @@ async def test_a_recording_of_the_call_binds_nothing(pooled, tmp_path, waiting):
         ({"operate_sha256": token_digest(BIND_TOKEN)}, "operateSha256 is the digest of the token that binds"),
     ],
 )
-async def test_a_bind_that_makes_no_sense_binds_nothing(waiting, change, words):
+async def test_a_bind_that_makes_no_sense_binds_nothing(waiting, change, fragment):
     data = msgspec.json.encode(msgspec.to_builtins(waiting.binding()) | _camel(change))
-    status, body = await waiting.raw("POST", Path.BIND, token=BIND_TOKEN, data=data)
+    status, body = await waiting.raw("POST", calls.BIND.path, token=BIND_TOKEN, data=data)
     assert (status, body["code"]) == (400, "invalid_argument")
-    assert words in body["message"]
-    assert (await waiting.raw("GET", Path.STATE, role=Role.OPERATE))[0] == 401
+    assert fragment in body["message"]
+    assert (await waiting.raw("GET", calls.STATE.path, role=Role.OPERATE))[0] == 401
     assert (await waiting.bind())[0] == 200
 
 
@@ -204,7 +204,7 @@ async def test_a_signal_ends_one_that_was_bound_and_never_prepared(waiting):
     process = waiting.process
     process.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(process.wait, 90) == 0
-    assert waiting.last_words() is None
+    assert waiting.termination_message() is None
 
 
 @pytest.mark.parametrize("bound", [False, True])
@@ -218,16 +218,16 @@ async def test_one_that_was_restarted_is_never_bound(waiting, bound):
     status, body = await waiting.bind()
     assert (status, body["code"]) == (410, "attempt_over")
     assert "restarted" in body["message"]
-    status, body = await waiting.raw("GET", Path.READY)
+    status, body = await waiting.raw("GET", calls.READY)
     assert (status, b"restarted" in body) == (503, True)
-    assert (await waiting.raw("GET", Path.STATE, role=Role.OPERATE))[0] == 401
-    assert (await waiting.raw("GET", Path.HEALTH))[0] == 200
+    assert (await waiting.raw("GET", calls.STATE.path, role=Role.OPERATE))[0] == 401
+    assert (await waiting.raw("GET", calls.HEALTH))[0] == 200
 
 
 @pytest.mark.attack("flood")
 async def test_half_open_connections_stop_no_bind_and_belong_to_the_attempt(waiting):
-    signed = sign_request(waiting.tokens[Role.OPERATE], "GET", Path.STATE, content=content_digest(b""))
-    head = f"GET {Path.STATE} HTTP/1.1\r\nHost: pod\r\nConnection: close\r\nAuthorization: {signed}\r\n".encode()
+    signed = sign_request(waiting.tokens[Role.OPERATE], "GET", calls.STATE.path, content=content_digest(b""))
+    head = f"GET {calls.STATE.path} HTTP/1.1\r\nHost: pod\r\nConnection: close\r\nAuthorization: {signed}\r\n".encode()
     opened = [await connect(waiting, address) for address in ("127.0.0.2", "127.0.0.3") for _ in range(HALF_OPEN)]
     for _, writer in opened:
         writer.write(head)
@@ -241,7 +241,7 @@ async def test_half_open_connections_stop_no_bind_and_belong_to_the_attempt(wait
 
 
 async def _state(pod):
-    return (await pod.raw("GET", Path.STATE, role=Role.OPERATE))[1]
+    return (await pod.raw("GET", calls.STATE.path, role=Role.OPERATE))[1]
 
 
 async def test_a_request_that_was_begun_before_finds_the_attempt_that_was_bound_meanwhile(waiting):
@@ -253,7 +253,7 @@ async def test_a_request_that_was_begun_before_finds_the_attempt_that_was_bound_
         await writer.drain()
         begun.append((reader, writer, recording))
     # Both have reached the application that waits: its answers come from its own connections in their order.
-    assert (await waiting.raw("GET", Path.HEALTH))[0] == 200
+    assert (await waiting.raw("GET", calls.HEALTH))[0] == 200
     assert (await waiting.bind())[0] == 200
     for (reader, writer, recording), expected in zip(begun, (200, 409), strict=True):
         writer.write(recording[-1:])
@@ -262,7 +262,7 @@ async def test_a_request_that_was_begun_before_finds_the_attempt_that_was_bound_
 
 
 async def test_a_connection_from_before_ends_with_its_answer(waiting):
-    probe = f"GET {Path.HEALTH} HTTP/1.1\r\nHost: pod\r\n\r\n".encode()
+    probe = f"GET {calls.HEALTH} HTTP/1.1\r\nHost: pod\r\n\r\n".encode()
     reader, writer = await connect(waiting)
     writer.write(probe + probe)
     received = await asyncio.wait_for(reader.read(), 90)

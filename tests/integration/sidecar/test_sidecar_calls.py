@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from dgym import AsyncRepoEnv
+from dgym.env import read_steps
 from dgym.errors import AccessRefused, ConflictError, EpisodeOver, ManifestError, Superseded
 from dgym.session import EpisodeLimits
-from dgym.wire.http import BODY_LIMIT, EPOCH_HEADER, Path, Role
+from dgym.wire import calls
+from dgym.wire.http import BODY_LIMIT, EPOCH_HEADER, ReleaseRequest, Role
 from tests.fakes.pods import epochs_of
 
 COUNT = {"command": "echo x >> count.txt; wc -l < count.txt"}
@@ -119,8 +121,10 @@ async def test_an_action_in_each_of_its_forms_is_one_call(pod):
         assert (await send(1, **same))[1]["step"] == first["step"]
     _, unread = await send(2, action="fly away")
     assert unread["step"]["call"] == {"tool": "", "arguments": {"action": "fly away"}}
-    assert "There is no tool `fly`" in unread["step"]["observation"]["text"]
-    _, peeked = await pod.raw("POST", Path.PEEK, role=Role.DRIVE, data=msgspec.json.encode({"action": "view calc.py"}))
+    assert "Unknown tool `fly`" in unread["step"]["observation"]["text"]
+    _, peeked = await pod.raw(
+        "POST", calls.PEEK.path, role=Role.DRIVE, data=msgspec.json.encode({"action": "view calc.py"})
+    )
     assert peeked["observation"]["text"] == first["step"]["observation"]["text"]
     status, refused = await send(3, arguments={})
     assert (status, refused["code"]) == (400, "invalid_argument")
@@ -156,7 +160,7 @@ async def test_a_superseded_driver_is_told_so_even_while_its_call_runs(pod, help
     new = pod.connect(epoch=2, reset_key="k")
     taking_over = asyncio.ensure_future(new.reset())
     # The reset waits for the step; this says at once that there is a new driver.
-    status, _ = await pod.raw("GET", Path.STEPS, role=Role.DRIVE, headers={EPOCH_HEADER: epochs_of(2).drive})
+    status, _ = await pod.raw("GET", calls.STEPS.path, role=Role.DRIVE, headers={EPOCH_HEADER: epochs_of(2).drive})
     assert status == 200
     (pod.directory / "sandbox-files" / "go").touch()
     with pytest.raises(Superseded):
@@ -165,15 +169,14 @@ async def test_a_superseded_driver_is_told_so_even_while_its_call_runs(pod, help
         await old.finish()
     await taking_over
     await new.reset()
-    assert new.history()[-1].call.tool == "bash"
+    assert new.trajectory()[-1].call.tool == "bash"
 
 
 async def test_an_external_driver_supersedes_no_agent(pod):
-    preparation = await pod.prepare(epoch=1, driver_idle_seconds=60.0)
+    client = await pod.prepare(epoch=1, driver_idle_seconds=60.0)
     env = pod.connect(epoch=2**53)
     await env.reset()
-    assert await preparation.is_prepared()
-    assert [step.seq for step in await preparation.steps(0)] == [0]
+    assert [step.seq for step in await read_steps(client, 0)] == [0]
 
 
 async def test_another_reset_is_a_conflict(pod):
@@ -197,18 +200,18 @@ async def test_calls_out_of_order_say_what_is_missing(pod):
 
 
 async def test_preparing_twice_is_harmless_and_otherwise_a_conflict(pod):
-    preparation = await pod.prepare(instructions="one")
+    client = await pod.prepare(instructions="one")
     await pod.prepare(instructions="one", limits=EpisodeLimits(deadline_seconds=60))
     status, body = await pod.raw("PUT", "/v1/workspace", role=Role.PREPARE, data=b"tar")
     assert (status, body["code"]) == (409, "conflict")
     request = {"task": {"metadata": {"name": "x"}, "spec": {}}, "tools": ["view"]}
     status, body = await pod.raw("POST", "/v1/prepare", role=Role.PREPARE, data=msgspec.json.encode(request))
     assert (status, body["code"]) == (409, "conflict")
-    await preparation.close()
+    await client.close()
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "fragment"),
     [
         ({"task": {"metadata": {"name": "x"}, "spec": {"entrypoint": 7}}}, "entrypoint"),
         ({"tools": []}, "tools"),
@@ -219,17 +222,17 @@ async def test_preparing_twice_is_harmless_and_otherwise_a_conflict(pod):
         ({"workspaceSha256": "0" * 64}, "SHA-256"),
     ],
 )
-async def test_a_wrong_preparation_names_what_is_wrong(new_pod, change, words):
+async def test_a_wrong_preparation_names_what_is_wrong(new_pod, change, fragment):
     pod = await new_pod().start(runners=False, operated=False)
     request = {"task": {"metadata": {"name": "x"}, "spec": {}}, "tools": ["view"], **change}
     status, body = await pod.raw("POST", "/v1/prepare", role=Role.PREPARE, data=msgspec.json.encode(request))
     assert status in (400, 409)
-    assert words in body["message"]
+    assert fragment in body["message"]
 
 
 CALLS = [
     ("PUT", "/v1/workspace", Role.PREPARE),
-    ("PUT", "/v1/history", Role.PREPARE),
+    ("PUT", "/v1/trajectory", Role.PREPARE),
     ("POST", "/v1/prepare", Role.PREPARE),
     ("POST", "/v1/solution", Role.PREPARE),
     ("POST", "/v1/release", Role.PREPARE),
@@ -240,9 +243,9 @@ CALLS = [
     ("POST", "/v1/peek", Role.DRIVE),
     ("GET", "/v1/tools", Role.DRIVE),
     ("GET", "/v1/steps", Role.DRIVE, Role.PREPARE),
-    ("GET", "/v1/diff", Role.DRIVE),
-    ("POST", "/v1/close", Role.DRIVE),
-    ("POST", "/v1/verify", Role.OPERATE),
+    ("GET", "/v1/patch", Role.DRIVE),
+    ("POST", "/v1/finish", Role.DRIVE),
+    ("POST", "/v1/terminated", Role.OPERATE),
     ("POST", "/v1/running", Role.OPERATE),
     ("POST", "/v1/pause", Role.OPERATE),
     ("POST", "/v1/cancel", Role.OPERATE),
@@ -272,14 +275,14 @@ async def test_what_is_open_needs_no_token(new_pod):
     pod = await new_pod().start(runners=False, operated=False)
     assert (await pod.raw("GET", "/healthz"))[0] == 200
     status, body = await pod.raw("GET", "/readyz")
-    assert (status, b"not come up" in body) == (503, True)
+    assert (status, b"runner has not started yet" in body) == (503, True)
     status, body = await pod.raw("GET", "/v1/elsewhere")
     assert (status, body["code"]) == (404, "not_found")
 
 
 async def test_bodies_that_are_too_large_or_no_json_are_refused(new_pod):
     pod = await new_pod().start(runners=False, operated=False)
-    status, body = await pod.raw("POST", "/v1/close", role=Role.DRIVE, data=io.BytesIO(b"x" * (BODY_LIMIT + 1)))
+    status, body = await pod.raw("POST", "/v1/finish", role=Role.DRIVE, data=io.BytesIO(b"x" * (BODY_LIMIT + 1)))
     assert (status, body["code"]) == (413, "too_large")
 
     async def endless():
@@ -288,18 +291,18 @@ async def test_bodies_that_are_too_large_or_no_json_are_refused(new_pod):
 
     # Without a length: the sidecar may answer and close while we still send.
     with contextlib.suppress(aiohttp.ClientConnectionError):
-        status, body = await pod.raw("POST", "/v1/close", role=Role.DRIVE, data=endless())
+        status, body = await pod.raw("POST", "/v1/finish", role=Role.DRIVE, data=endless())
         assert (status, body["code"]) == (413, "too_large")
     headers = {"Content-Length": str(3 * 1024**3)}
     with contextlib.suppress(aiohttp.ClientConnectionError):
         status, body = await pod.raw("PUT", "/v1/workspace", role=Role.PREPARE, headers=headers, data=b"tar")
         assert (status, body["code"]) == (413, "too_large")
     for data in (b"{", b'{"reason": "\xff"}', b'{"reason": ' + b"[" * 100_000):
-        status, body = await pod.raw("POST", "/v1/close", role=Role.DRIVE, data=data)
+        status, body = await pod.raw("POST", "/v1/finish", role=Role.DRIVE, data=data)
         assert (status, body["code"]) == (400, "invalid_argument")
     status, body = await pod.raw("POST", "/v1/steps/one", role=Role.DRIVE)
     assert (status, body["code"]) == (400, "invalid_argument")
-    status, body = await pod.raw("GET", "/v1/steps?from=-1", role=Role.DRIVE)
+    status, body = await pod.raw("GET", "/v1/steps?start=-1", role=Role.DRIVE)
     assert (status, body["code"]) == (400, "invalid_argument")
     status, body = await pod.raw("GET", "/v1/tools", role=Role.DRIVE, headers={"Dgym-Epoch": "two"})
     assert (status, body["code"]) == (400, "invalid_argument")
@@ -331,13 +334,13 @@ async def test_an_observer_prepares_and_collects_what_somebody_outside_drives(po
     observer = await pod.prepare(epoch=3)
     env = pod.connect()
     await env.reset()
-    waiting = asyncio.ensure_future(observer.result())
+    waiting = asyncio.ensure_future(observer.call(calls.RESULT))
     await env.step(helpers.repair)
-    assert [step.seq for step in await observer.steps(1)] == [1]
+    assert [step.seq for step in await read_steps(observer, 1)] == [1]
     result = await env.finish()
-    assert await waiting == result
-    await observer.release(result_uri="file:///result.json")
-    await observer.release(result_uri="file:///result.json")
+    assert (await waiting).result == result
+    await observer.call(calls.RELEASE, ReleaseRequest(result_uri="file:///result.json"))
+    await observer.call(calls.RELEASE, ReleaseRequest(result_uri="file:///result.json"))
 
 
 async def test_a_driver_without_an_assignment_yields_to_one_that_has_one(pod):

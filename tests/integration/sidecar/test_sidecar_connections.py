@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dgym.sidecar import access
-from dgym.sidecar.access import Connections, is_local
+from dgym.sidecar.serving import HEADER_LIMIT, MAXIMUM_PER_PEER, Connections, is_local
 
 MEMORY_KIB = 64 * 1024
 """Half of the container's limit."""
@@ -54,7 +53,7 @@ async def flood(host, port):
     writers, closed = [], []
     for _ in range(ATTACKERS):
         reader, writer = await asyncio.open_connection(host, port)
-        writer.write(b"POST /v1/close HTTP/1.1\r\nX: " + b"x" * 8_000)
+        writer.write(b"POST /v1/finish HTTP/1.1\r\nX: " + b"x" * 8_000)
         writers.append(writer)
         closed.append(asyncio.ensure_future(is_closed(reader)))
     return writers, closed
@@ -64,10 +63,10 @@ async def flood(host, port):
 @pytest.mark.parametrize("allow_local", [False, True])
 async def test_unfinished_headers_by_the_thousand_take_no_memory(new_pod, allow_local):
     pod = new_pod(allow_local_connections=allow_local)
-    process = pod.start_process()
+    process = pod.start_process(fresh=True)
     host, port = await pod.listening()
     writers, closed = await flood(host, port)
-    refused = ATTACKERS - (access.MAXIMUM_PER_PEER if allow_local else 0)
+    refused = ATTACKERS - (MAXIMUM_PER_PEER if allow_local else 0)
     async with asyncio.timeout(90):
         while sum(each.done() for each in closed) < refused:
             await asyncio.sleep(0.01)
@@ -103,10 +102,10 @@ async def test_the_pod_itself_is_refused_before_a_byte_is_read(serve):
 async def test_headers_are_bounded_in_length_and_time(serve, monkeypatch):
     port, accepted = await serve()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"x" * (access.HEADER_LIMIT + 1))
+    writer.write(b"x" * (HEADER_LIMIT + 1))
     assert await is_closed(reader)
     writer.close()
-    monkeypatch.setattr(access, "HEADER_SECONDS", 0.1)
+    monkeypatch.setattr("dgym.sidecar.serving.HEADER_SECONDS", 0.1)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     assert await is_closed(reader)
     writer.close()
@@ -114,7 +113,7 @@ async def test_headers_are_bounded_in_length_and_time(serve, monkeypatch):
 
 
 async def test_headers_in_pieces_arrive_whole_and_free_their_place(serve, monkeypatch):
-    monkeypatch.setattr(access, "MAXIMUM_PER_PEER", 1)
+    monkeypatch.setattr("dgym.sidecar.serving.MAXIMUM_PER_PEER", 1)
     port, _ = await serve()
     for _ in range(3):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

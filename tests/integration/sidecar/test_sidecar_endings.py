@@ -9,9 +9,9 @@ import pytest
 
 from dgym.errors import EpisodeOver, SandboxLost, SetupFailed
 from dgym.session import EpisodeLimits
-from dgym.wire import EndReason
-from dgym.wire.http import CloseRequest, CloseResponse, Path, Role, Usage
-from dgym.wire.signing import verdict_is_signed
+from dgym.wire import EndReason, calls
+from dgym.wire.http import FinishRequest, ReleaseRequest, Role, Usage
+from dgym.wire.signing import outcome_is_signed
 
 
 async def begin(pod, **prepared):
@@ -23,8 +23,8 @@ async def begin(pod, **prepared):
 
 async def test_the_deadline_ends_and_scores_it_while_nobody_calls(pod, helpers):
     env = await begin(pod, limits=EpisodeLimits(deadline_seconds=0.5))
-    said = await helpers.wait(pod.termination)
-    assert (said.reason, said.resolved, said.score, said.max_score) == ("DeadlineExceeded", False, 0, 1)
+    outcome = await helpers.wait(pod.termination)
+    assert (outcome.reason, outcome.resolved, outcome.score, outcome.max_score) == ("DeadlineExceeded", False, 0, 1)
     observation, _, terminated, truncated, info = await env.step("view calc.py")
     assert "has ended" in observation["text"]
     assert (terminated, truncated, info["reason"]) == (False, True, "DeadlineExceeded")
@@ -42,8 +42,8 @@ async def test_the_deadline_stops_the_step_that_runs(pod):
 async def test_an_idle_driver_ends_it_and_it_is_scored_as_it_is(pod, helpers):
     env = await begin(pod, driver_idle_seconds=1.5)
     await env.step(helpers.repair)
-    said = await helpers.wait(pod.termination)
-    assert (said.reason, said.resolved, said.steps) == ("Resolved", True, 1)
+    outcome = await helpers.wait(pod.termination)
+    assert (outcome.reason, outcome.resolved, outcome.steps) == ("Resolved", True, 1)
     await env.step("view calc.py")
     with pytest.raises(EpisodeOver):
         await env.step("view calc.py")
@@ -51,35 +51,38 @@ async def test_an_idle_driver_ends_it_and_it_is_scored_as_it_is(pod, helpers):
 
 async def test_an_idle_driver_that_repaired_nothing_is_the_reason_of_the_end(pod, helpers):
     await begin(pod, driver_idle_seconds=0.5)
-    said = await helpers.wait(pod.termination)
-    assert (said.reason, said.resolved, said.score, said.max_score) == ("DriverIdle", False, 0, 1)
+    outcome = await helpers.wait(pod.termination)
+    assert (outcome.reason, outcome.resolved, outcome.score, outcome.max_score) == ("DriverIdle", False, 0, 1)
     assert EndReason.DRIVER_IDLE.is_truncation
     assert EndReason.DRIVER_IDLE.is_verdict
 
 
 async def test_a_driver_that_never_comes_is_waited_for_no_longer_than_an_idle_one(pod, helpers):
     await pod.prepare(driver_idle_seconds=0.3)
-    said = await helpers.wait(pod.termination)
-    assert (said.reason, said.max_score, said.steps) == ("DriverIdle", 0, 0)
-    assert "within 0.3 s" in said.message
+    outcome = await helpers.wait(pod.termination)
+    assert (outcome.reason, outcome.max_score, outcome.steps) == ("DriverIdle", 0, 0)
+    assert "within 0.3 s" in outcome.message
     status, body = await pod.raw("POST", "/v1/reset", role=Role.DRIVE, headers={"Idempotency-Key": "late"})
     assert (status, body["code"]) == (410, "attempt_over")
 
 
 async def test_every_call_of_the_driver_renews_its_lease_and_no_other_role_does(pod, helpers):
-    env = await begin(pod, driver_idle_seconds=1.0)
-    # A call that takes longer than the lease, and calls in between.
-    await env.step("bash sleep 1.5")
-    for _ in range(4):
-        await asyncio.sleep(0.4)
-        assert (await pod.raw("GET", "/v1/tools", role=Role.DRIVE))[0] == 200
-    assert pod.termination() is None
-    async with asyncio.timeout(60):
-        while pod.termination() is None:
-            await pod.raw("GET", "/v1/steps", role=Role.PREPARE)
-            await pod.raw("POST", "/v1/running", role=Role.OPERATE, data=b"{}")
-            await asyncio.sleep(0.05)
-    assert pod.termination().reason == "DriverIdle"
+    env = await begin(pod, driver_idle_seconds=600)
+    lease = pod.attempt.lease
+    left = lease.left(600)
+    await pod.raw("GET", "/v1/steps", role=Role.PREPARE)
+    await pod.raw("POST", "/v1/running", role=Role.OPERATE, data=b"{}")
+    assert lease.left(600) < left
+    left = lease.left(600)
+    assert (await pod.raw("GET", "/v1/tools", role=Role.DRIVE))[0] == 200
+    assert lease.left(600) > left
+    # The lease is suspended while a call runs.
+    running = asyncio.ensure_future(env.step("bash echo > begun; until [ -e go ]; do sleep 0.01; done"))
+    await helpers.wait((pod.directory / "sandbox-files" / "begun").exists)
+    assert lease.left(600) == 600
+    (pod.directory / "sandbox-files" / "go").write_text("")
+    await running
+    assert 500 < lease.left(600) < 600
 
 
 async def test_tokens_reported_after_the_end_count_and_are_signed(pod, helpers):
@@ -89,11 +92,11 @@ async def test_tokens_reported_after_the_end_count_and_are_signed(pod, helpers):
     env.record_usage(input_tokens=70, output_tokens=3)
     result = await env.finish()
     assert (result.input_tokens, result.output_tokens) == (70, 3)
-    assert verdict_is_signed(b"key", result, result.reason, episode_uid="uid", attempt=1)
+    assert outcome_is_signed(b"key", result, episode_uid="uid", attempt=1)
     assert (pod.termination().input_tokens, pod.termination().output_tokens) == (70, 3)
     late = pod.client(Role.DRIVE)
     for usage in (None, Usage(input_tokens=1)):
-        answer = await late.call("POST", Path.CLOSE, CloseResponse, body=CloseRequest(usage=usage))
+        answer = await late.call(calls.FINISH, FinishRequest(usage=usage))
         assert answer.result == result
 
 
@@ -172,10 +175,10 @@ async def test_a_sandbox_that_dies_under_a_step_is_no_observation_and_no_end(new
     os.kill(pod.runners["sandbox"].pid, signal.SIGKILL)
     with pytest.raises(SandboxLost):
         await running
-    status, body = await pod.raw("POST", "/v1/verify", role=Role.OPERATE)
+    status, body = await pod.raw("POST", "/v1/terminated", role=Role.OPERATE)
     assert (status, body) == (200, {"expected": False, "poisonedStep": 2, "known": True})
     assert (await pod.raw("GET", "/readyz"))[0] == 503
-    assert [step.seq for step in env.history()] == [0, 1]
+    assert [step.seq for step in env.trajectory()] == [0, 1]
     with pytest.raises(SandboxLost):
         await env.finish()
     # Another pod takes up the episode: a message would be a result.
@@ -191,9 +194,9 @@ async def test_a_step_that_was_sent_after_the_death_of_the_sandbox_is_not_poison
         await asyncio.sleep(0.01)
     with pytest.raises(SandboxLost):
         await env.step("bash echo late > late.txt")
-    status, body = await pod.raw("POST", "/v1/verify", role=Role.OPERATE)
+    status, body = await pod.raw("POST", "/v1/terminated", role=Role.OPERATE)
     assert (status, body) == (200, {"expected": False, "poisonedStep": None, "known": True})
-    assert [step.seq for step in env.history()] == [0, 1]
+    assert [step.seq for step in env.trajectory()] == [0, 1]
 
 
 async def test_a_setup_that_fails_ends_the_attempt_before_it_cost_anything(pod, helpers):
@@ -204,9 +207,9 @@ async def test_a_setup_that_fails_ends_the_attempt_before_it_cost_anything(pod, 
             await env.reset()
     status, body = await pod.raw("POST", "/v1/reset", role=Role.DRIVE, headers={"Idempotency-Key": "k"})
     assert (status, body["code"], body["retryable"]) == (422, "setup_failed", False)
-    said = pod.termination()
-    assert said.reason == EndReason.SETUP_FAILED
-    assert "broken" in said.message
+    outcome = pod.termination()
+    assert outcome.reason == EndReason.SETUP_FAILED
+    assert "broken" in outcome.message
 
 
 async def test_the_deadline_waits_while_no_agent_serves_the_episode(pod):
@@ -259,11 +262,11 @@ async def test_cancelling_before_the_reset_is_an_end_too(new_pod):
 
 
 async def test_releasing_says_where_the_result_is_and_ends_the_attempt(pod):
-    preparation = await pod.prepare()
+    client = await pod.prepare()
     env = pod.connect()
     await env.reset()
     await env.finish()
-    await preparation.release(result_uri="file:///results/1/result.json")
+    await client.call(calls.RELEASE, ReleaseRequest(result_uri="file:///results/1/result.json"))
     assert pod.termination().result_uri == "file:///results/1/result.json"
     assert pod.attempt.released.is_set()
     status, body = await pod.step(1, "view")
@@ -272,10 +275,11 @@ async def test_releasing_says_where_the_result_is_and_ends_the_attempt(pod):
 
 async def test_an_agent_that_could_not_go_on_says_why(new_pod):
     pod = await new_pod().start(operated=False)
-    preparation = await pod.prepare()
-    await preparation.release(reason=EndReason.MODEL_ERROR, message="the model does not answer")
-    said = pod.termination()
-    assert (said.reason, said.message, said.resolved) == ("ModelError", "the model does not answer", False)
+    client = await pod.prepare()
+    body = ReleaseRequest(reason=EndReason.MODEL_ERROR, message="the model does not answer")
+    await client.call(calls.RELEASE, body)
+    outcome = pod.termination()
+    assert (outcome.reason, outcome.message, outcome.resolved) == ("ModelError", "the model does not answer", False)
 
 
 async def test_a_reset_that_asks_for_an_evaluation_without_its_tool_is_refused_and_can_be_corrected(new_pod):

@@ -41,12 +41,19 @@ async def test_an_episode_from_prepare_to_resolved(pod, helpers):
     assert (reward, terminated, truncated) == (1.0, True, False)
     assert (info["resolved"], info["reason"], info["score"], info["max_score"]) == (True, "Resolved", 1, 1)
     assert "+    return a + b" in await env.patch()
-    assert [step.seq for step in env.history()] == [0, 1, 2, 3, 4]
-    assert env.history()[1].call.tool == "pdb"
+    assert [step.seq for step in env.trajectory()] == [0, 1, 2, 3, 4]
+    assert env.trajectory()[1].call.tool == "pdb"
 
-    said = pod.termination()
-    assert (said.reason, said.resolved, said.score, said.steps, said.rewrites) == ("Resolved", True, 1, 4, 1)
-    assert (said.input_tokens, said.output_tokens, said.episode_uid, said.attempt) == (700, 30, "uid", 1)
+    outcome = pod.termination()
+    assert (outcome.reason, outcome.resolved, outcome.score, outcome.steps, outcome.rewrites) == (
+        "Resolved",
+        True,
+        1,
+        4,
+        1,
+    )
+    assert (outcome.input_tokens, outcome.output_tokens) == (700, 30)
+    assert (pod.termination_message().episode_uid, pod.termination_message().attempt) == ("uid", 1)
 
 
 async def test_a_bad_call_is_an_observation_and_never_an_error(pod):
@@ -66,7 +73,7 @@ async def test_a_call_that_cannot_be_sent_is_an_observation(pod):
     await env.reset()
     unfit = {
         "half of a surrogate pair": ["view \ud800", {"tool": "view", "arguments": {"path": "\udfff"}}],
-        "at most 1,048,576 are taken": [{"tool": "bash", "arguments": {"command": "#" * 3_000_000}}],
+        "it can have at most 1,048,576.": [{"tool": "bash", "arguments": {"command": "#" * 3_000_000}}],
     }
     for problem, actions in unfit.items():
         for action in actions:
@@ -164,7 +171,7 @@ async def test_who_resets_under_the_same_key_takes_up_the_episode(pod, helpers):
     observation, info = await second.reset()
     assert (info["steps"], info["rewrites"]) == (1, 1)
     assert observation["tool"] == "rewrite"
-    assert second.history()[1].call.arguments == helpers.repair["arguments"]
+    assert second.trajectory()[1].call.arguments == helpers.repair["arguments"]
     *_, info = await second.step("submit")
     assert info["resolved"]
 

@@ -7,15 +7,15 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from dgym.env import HttpClient, RemotePreparation
 from dgym.errors import AccessRefused, SandboxLost
-from dgym.wire import EndReason, Result
-from dgym.wire.http import Accepted, CloseResponse, Path, Role, token_digest
+from dgym.wire import EndReason, Result, calls
+from dgym.wire.client import PodClient, PodTransport
+from dgym.wire.http import FinishRequest, FinishResponse, ReleaseRequest, Role, token_digest
 from dgym.wire.signing import SIGNATURE_HEADER, WINDOW_SECONDS, content_digest, sign_answer, sign_request, signing_time
 from tests.fakes.pods import epochs_of
 
 FORGED = msgspec.json.encode(
-    CloseResponse(result=Result(resolved=True, score=1, max_score=1, reason=EndReason.RESOLVED))
+    FinishResponse(result=Result(resolved=True, score=1, max_score=1, reason=EndReason.RESOLVED))
 )
 
 
@@ -43,20 +43,23 @@ async def impostor():
 async def test_a_forged_verdict_is_refused_and_its_request_is_no_credential(new_pod, impostor):
     url, received = impostor
     pod = await new_pod().start(operated=False, runners=False)
-    for role, ask in ((Role.DRIVE, Path.CLOSE), (Role.PREPARE, Path.RELEASE)):
-        client = HttpClient(url, pod.tokens[role], epoch=getattr(epochs_of(1), role))
+    for role, ask, body in (
+        (Role.DRIVE, calls.FINISH, FinishRequest()),
+        (Role.PREPARE, calls.RELEASE, ReleaseRequest()),
+    ):
+        client = PodClient(url, pod.tokens[role], epoch=getattr(epochs_of(1), role))
         for _ in range(2):
             with pytest.raises(SandboxLost, match="without the signature"):
-                await client.call("POST", ask, CloseResponse, body=Accepted())
+                await client.call(ask, body)
         await client.close()
-        for method, path, headers, body in received:
-            seen = repr((path, headers, body))
+        for method, path, headers, sent in received:
+            seen = repr((path, headers, sent))
             assert pod.tokens[role] not in seen
             assert token_digest(pod.tokens[role]) not in seen
             stolen = {name: headers[name] for name in ("Authorization", "Dgym-Epoch")}
             # Neither for another call, nor with another body, another epoch or as a bearer token.
-            assert (await pod.raw("POST", Path.CANCEL, headers=stolen))[0] == 401
-            assert (await pod.raw("GET", Path.TOOLS, headers=stolen))[0] == 401
+            assert (await pod.raw("POST", calls.CANCEL.path, headers=stolen))[0] == 401
+            assert (await pod.raw("GET", calls.TOOLS.path, headers=stolen))[0] == 401
             assert (await pod.raw(method, path, headers=stolen | {"Dgym-Epoch": getattr(epochs_of(2), role)}))[0] == 401
             bearer = {"Authorization": headers["Authorization"].replace("Dgym", "Bearer")}
             assert (await pod.raw(method, path, headers=bearer))[0] == 401
@@ -65,8 +68,7 @@ async def test_a_forged_verdict_is_refused_and_its_request_is_no_credential(new_
 
 @pytest.mark.attack("impostor")
 @pytest.mark.parametrize("compressed", [False, True])
-async def test_an_answer_without_end_takes_no_memory(monkeypatch, compressed):
-    monkeypatch.setattr("dgym.env.http_client._ANSWER_LIMIT", 2**20)
+async def test_an_answer_without_end_takes_no_memory(compressed):
     bomb = gzip.compress(bytes(2**26)) if compressed else b"x" * 2**16
     sent = 0
 
@@ -86,15 +88,16 @@ async def test_an_answer_without_end_takes_no_memory(monkeypatch, compressed):
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    client = HttpClient(f"http://127.0.0.1:{runner.addresses[0][1]}", "token")
+    transport = PodTransport(answer_limit=2**20)
+    client = PodClient(f"http://127.0.0.1:{runner.addresses[0][1]}", "token", transport=transport)
     tracemalloc.start()
     try:
         with pytest.raises(SandboxLost, match="without the signature" if compressed else "more than 1,048,576 bytes"):
-            await client.call("GET", Path.RESULT, CloseResponse)
+            await client.call(calls.RESULT)
         assert tracemalloc.get_traced_memory()[1] < 2**23
     finally:
         tracemalloc.stop()
-        await client.close()
+        await transport.close()
         await runner.cleanup()
     assert sent < 2**24
 
@@ -104,16 +107,16 @@ async def test_a_request_is_taken_once_and_with_its_own_body(new_pod):
     pod = await new_pod().start(operated=False, runners=False)
 
     async def send(authorization, data=b"{}"):
-        return await pod.raw("POST", Path.PREPARE, headers={"Authorization": authorization}, data=data)
+        return await pod.raw("POST", calls.PREPARE.path, headers={"Authorization": authorization}, data=data)
 
     def signed(data=b"{}"):
-        return sign_request(pod.tokens[Role.PREPARE], "POST", Path.PREPARE, content=content_digest(data))
+        return sign_request(pod.tokens[Role.PREPARE], "POST", calls.PREPARE.path, content=content_digest(data))
 
     first = signed()
     status, body = await send(first)
     assert (status, body["code"]) == (400, "invalid_argument")
     assert "received before" in (await send(first))[1]["message"]
-    assert "digest is signed" in (await send(signed(), b'{"other": 1}'))[1]["message"]
+    assert "does not have the signed digest" in (await send(signed(), b'{"other": 1}'))[1]["message"]
 
 
 @pytest.mark.attack("tokens")
@@ -121,8 +124,8 @@ async def test_a_request_is_taken_once_and_with_its_own_body(new_pod):
 async def test_a_request_outside_of_the_window_is_refused(new_pod, seconds):
     pod = await new_pod().start(operated=False, runners=False)
     token, now = pod.tokens[Role.DRIVE], signing_time()
-    old = sign_request(token, "GET", Path.TOOLS, content=content_digest(b""), now=now + seconds)
-    status, body = await pod.raw("GET", Path.TOOLS, headers={"Authorization": old})
+    old = sign_request(token, "GET", calls.TOOLS.path, content=content_digest(b""), now=now + seconds)
+    status, body = await pod.raw("GET", calls.TOOLS.path, headers={"Authorization": old})
     assert status == 401
     assert "clocks differ" in body["message"]
 
@@ -130,7 +133,7 @@ async def test_a_request_outside_of_the_window_is_refused(new_pod, seconds):
 @pytest.mark.attack("tokens")
 async def test_the_digest_in_the_pod_is_no_token(new_pod):
     pod = await new_pod().start(operated=False, runners=False)
-    preparation = RemotePreparation(pod.url, token_digest(pod.tokens[Role.PREPARE]))
+    client = PodClient(pod.url, token_digest(pod.tokens[Role.PREPARE]))
     with pytest.raises(AccessRefused):
-        await preparation.result()
-    await preparation.close()
+        await client.call(calls.RESULT)
+    await client.close()

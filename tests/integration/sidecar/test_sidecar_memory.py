@@ -30,7 +30,7 @@ async def test_many_changed_bytes_cost_a_verdict_and_not_the_sidecar(new_pod, co
     pod = new_pod()
     pod.start_runners()
     pod.settings.directory.mkdir()
-    process = pod.start_process()
+    process = pod.start_process(fresh=True)
     await pod.listening()
     await pod.ready()
     await pod.prepare()

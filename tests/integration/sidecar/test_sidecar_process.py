@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from dgym.errors import EpisodeOver
-from dgym.wire.http import Role
-from dgym.wire.signing import verdict_is_signed
+from dgym.wire import calls
+from dgym.wire.http import ReleaseRequest, Role
+from dgym.wire.signing import outcome_is_signed
 
 MAXIMUM_RESIDENT_KIB = 45_000_000 // 1024
 
@@ -27,11 +28,11 @@ def resident_kib(process):
 async def test_a_sidecar_serves_one_attempt_and_leaves_its_verdict(new_pod, helpers):
     pod = new_pod()
     pod.start_runners()
-    process = pod.start_process()
+    process = pod.start_process(fresh=True)
     await pod.listening()
     await pod.ready()
     pod.operate()
-    preparation = await pod.prepare()
+    client = await pod.prepare()
     env = pod.connect()
     await env.reset(options={"eval": True})
     await env.step("pdb b calc.py:2")
@@ -41,12 +42,12 @@ async def test_a_sidecar_serves_one_attempt_and_leaves_its_verdict(new_pod, help
     assert info["resolved"]
     if "COVERAGE_PROCESS_CONFIG" not in os.environ and "COVERAGE_PROCESS_START" not in os.environ:
         assert resident_kib(process) <= MAXIMUM_RESIDENT_KIB
-    verdict = await preparation.result()
-    await preparation.release(result_uri="file:///result.json")
+    verdict = (await client.call(calls.RESULT)).result
+    await client.call(calls.RELEASE, ReleaseRequest(result_uri="file:///result.json"))
     assert await asyncio.to_thread(process.wait, 90) == 0
     assert (pod.termination().resolved, pod.termination().result_uri) == (True, "file:///result.json")
-    assert verdict_is_signed(b"key", verdict, verdict.reason, episode_uid="uid", attempt=1)
-    assert not verdict_is_signed(b"key", verdict, verdict.reason, episode_uid="uid", attempt=2)
+    assert outcome_is_signed(b"key", verdict, episode_uid="uid", attempt=1)
+    assert not outcome_is_signed(b"key", verdict, episode_uid="uid", attempt=2)
     for line in (pod.directory / "sidecar.log").read_text().splitlines():
         entry = json.loads(line)
         assert (entry["namespace"], entry["episode"], entry["attempt"]) == ("default", "calc", 1)
@@ -54,10 +55,10 @@ async def test_a_sidecar_serves_one_attempt_and_leaves_its_verdict(new_pod, help
     await helpers.wait(lambda: pod.runners["verifier"].poll() is not None)
 
 
-async def test_a_signal_ends_it_and_a_restart_knows_that_its_history_is_lost(new_pod):
+async def test_a_signal_ends_it_and_a_restart_knows_that_its_trajectory_is_lost(new_pod):
     pod = new_pod()
     pod.start_runners()
-    process = pod.start_process()
+    process = pod.start_process(fresh=True)
     await pod.listening()
     await pod.ready()
     await pod.prepare()
@@ -72,7 +73,7 @@ async def test_a_signal_ends_it_and_a_restart_knows_that_its_history_is_lost(new
     await pod.sandbox_ended()
     assert pod.termination() is None
 
-    pod.start_process()
+    pod.start_process(fresh=True)
     await pod.listening(count=2)
     env = pod.connect()
     with pytest.raises(EpisodeOver, match="restarted"):

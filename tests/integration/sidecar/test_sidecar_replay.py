@@ -8,13 +8,13 @@ import msgspec
 import psutil
 import pytest
 
-from dgym.episodes.pod.past import make_past
+from dgym.episodes.pod._session import make_past
 from dgym.errors import ConflictError, ManifestError, SandboxLost
-from dgym.session import EpisodeLimits, RecordedHistory
+from dgym.session import EpisodeLimits, RecordedTrajectory
 from dgym.wire import EndReason, Observation, Step
-from dgym.wire.assignments import PoisonedStep
+from dgym.wire.assignments import OmittedStep
 from dgym.wire.http import AttemptState, Role, Usage
-from dgym.wire.signing import verdict_is_signed
+from dgym.wire.signing import outcome_is_signed
 
 
 async def state(pod):
@@ -44,27 +44,27 @@ async def recorded(tmp_path, new_pod, helpers):
     await env.reset()
     await env.step(helpers.repair)
     await env.step("bash echo once >> counter.txt")
-    return env.history()
+    return env.trajectory()
 
 
 async def test_a_second_pod_goes_on_after_the_last_step(pod, recorded):
     used = Usage(input_tokens=70, output_tokens=3)
-    await pod.prepare(history=RecordedHistory(steps=tuple(recorded)), usage=used)
+    await pod.prepare(trajectory=RecordedTrajectory(steps=tuple(recorded)), usage=used)
     env = pod.connect()
     observation, info = await env.reset()
     assert observation["text"] == recorded[-1].observation.text
-    assert env.history() == recorded
+    assert env.trajectory() == recorded
     assert (info["steps"], info["rewrites"], env.usage) == (2, 1, used)
     assert pod.file("counter.txt") == "once\n"
     await env.step("bash cat counter.txt")
     result = await env.finish()
     assert (result.resolved, result.steps, result.input_tokens, result.output_tokens) == (True, 3, 70, 3)
-    assert verdict_is_signed(b"key", result, result.reason, episode_uid="uid", attempt=1)
+    assert outcome_is_signed(b"key", result, episode_uid="uid", attempt=1)
 
 
 async def test_the_operator_asks_for_the_clocks(pod, recorded):
     assert await state(pod) == AttemptState()
-    await pod.prepare(history=RecordedHistory(steps=tuple(recorded)), limits=EpisodeLimits(deadline_seconds=600))
+    await pod.prepare(trajectory=RecordedTrajectory(steps=tuple(recorded)), limits=EpisodeLimits(deadline_seconds=600))
     assert (await state(pod)).remaining_seconds == 600
     env = pod.connect()
     await env.reset()
@@ -85,25 +85,25 @@ async def test_the_operator_asks_for_the_clocks(pod, recorded):
 
 async def test_the_poisoned_step_of_this_pod_is_reported_and_not_those_before(pod, recorded):
     killed = Step(seq=3, call=recorded[2].call, observation=Observation(text="sandbox killed (OOMKilled)", ok=False))
-    await pod.prepare(history=RecordedHistory(steps=(*recorded, killed), poisoned=(3,)))
+    await pod.prepare(trajectory=RecordedTrajectory(steps=(*recorded, killed), poisoned=(3,)))
     env = pod.connect()
     await env.reset()
     assert (await state(pod)).poisoned_steps == ()
     await die_under_a_step(pod, env)
-    status, body = await pod.raw("POST", "/v1/verify", role=Role.OPERATE)
+    status, body = await pod.raw("POST", "/v1/terminated", role=Role.OPERATE)
     assert (status, body["poisonedStep"]) == (200, 4)
 
 
 async def test_a_reset_that_was_not_recorded_is_answered_with_the_new_one(pod, recorded):
     """The store was away in the first pod: its successor knows only the number of the step that killed it."""
-    past = make_past((), None, [PoisonedStep(step=2, reason="OOMKilled")])
-    await pod.prepare(history=past.history)
+    past = make_past((), None, [OmittedStep(step=2, reason="OOMKilled")])
+    await pod.prepare(trajectory=past.trajectory)
     env = pod.connect()
     observation, info = await env.reset()
     assert observation["text"].startswith("sandbox killed (OOMKilled)")
-    reset, lost, _ = env.history()
+    reset, lost, _ = env.trajectory()
     assert (reset.observation.text, info["steps"]) == (recorded[0].observation.text, 2)
-    assert "is lost" in lost.observation.text
+    assert "is missing in the trajectory" in lost.observation.text
     await die_under_a_step(pod, env)
     assert (await state(pod)).poisoned_steps == (3,)
 
@@ -111,22 +111,22 @@ async def test_a_reset_that_was_not_recorded_is_answered_with_the_new_one(pod, r
 async def test_two_poisoned_steps_end_the_attempt_with_a_signed_verdict(pod, recorded):
     killed = Step(seq=3, call=recorded[2].call, observation=Observation(text="sandbox killed (OOMKilled)", ok=False))
     steps = (*recorded[:1], *(msgspec.structs.replace(killed, seq=seq) for seq in (1, 2)))
-    await pod.prepare(history=RecordedHistory(steps=steps, poisoned=(1, 2)), usage=Usage(input_tokens=9))
+    await pod.prepare(trajectory=RecordedTrajectory(steps=steps, poisoned=(1, 2)), usage=Usage(input_tokens=9))
     env = pod.connect()
     observation, _ = await env.reset()
     assert observation["end_reason"] == "SandboxKilled"
     result = env.result
     assert (result.reason, result.score, result.max_score) == (EndReason.SANDBOX_KILLED, 0, 1)
     assert (result.steps, result.input_tokens) == (2, 9)
-    assert verdict_is_signed(b"key", result, result.reason, episode_uid="uid", attempt=1)
+    assert outcome_is_signed(b"key", result, episode_uid="uid", attempt=1)
     assert pod.termination().reason == "SandboxKilled"
     assert (await state(pod)).ended
 
 
-async def test_a_history_that_is_none_is_refused(pod, recorded):
-    with pytest.raises(ManifestError, match="history"):
-        await pod.prepare(history=RecordedHistory(steps=tuple(recorded[1:])))
-    await pod.prepare(history=RecordedHistory(steps=tuple(recorded)))
+async def test_a_trajectory_that_is_none_is_refused(pod, recorded):
+    with pytest.raises(ManifestError, match="trajectory"):
+        await pod.prepare(trajectory=RecordedTrajectory(steps=tuple(recorded[1:])))
+    await pod.prepare(trajectory=RecordedTrajectory(steps=tuple(recorded)))
     with pytest.raises(ConflictError):
         await pod.prepare()
 
@@ -140,7 +140,7 @@ async def test_a_step_that_ends_its_sandbox_by_a_signal_is_poisoned(new_pod):
         await env.step("bash kill -TERM 1; kill -TERM $PPID; kill -TERM 2; sleep 60")
     await pod.sandbox_ended()
     assert (await state(pod)).poisoned_steps == (1,)
-    status, body = await pod.raw("POST", "/v1/verify", role=Role.OPERATE)
+    status, body = await pod.raw("POST", "/v1/terminated", role=Role.OPERATE)
     assert (status, body) == (200, {"expected": False, "poisonedStep": 1, "known": True})
 
 
@@ -158,5 +158,5 @@ async def test_a_step_that_is_sent_to_a_dead_sandbox_is_not_poisoned(new_pod):
     with pytest.raises(SandboxLost):
         await step
     assert (await state(pod)).poisoned_steps == ()
-    status, body = await pod.raw("POST", "/v1/verify", role=Role.OPERATE)
+    status, body = await pod.raw("POST", "/v1/terminated", role=Role.OPERATE)
     assert (status, body) == (200, {"expected": False, "poisonedStep": None, "known": True})

@@ -7,7 +7,7 @@ import pytest
 
 from dgym.sandbox import Sandbox, SandboxSpec
 from dgym.sandbox.local import LocalProvider, bubblewrap_works
-from dgym.session.execution import Execution, execute, read_action
+from dgym.session._execution import Execution, execute, read_action
 from dgym.tools import Tool, ToolContext, ToolSettings, available_tools, load_tools
 from dgym.wire import Observation
 from dgym.workspace import Policy, policy_files

@@ -5,9 +5,10 @@ import re
 import pytest
 
 from dgym.api import ToolSpec
+from tests.support.calc import FIXED
 
 FILES = {
-    "calc.py": "def add(a, b):\n    return a + b\n",
+    "calc.py": FIXED,
     "pkg/deep/mod.py": "VALUE = 1\n",
     "pkg/.debugignore": "hidden.py\n",
     "pkg/hidden.py": "SECRET = 'add'\n",
@@ -53,7 +54,7 @@ async def test_listdir_is_bounded_and_says_so(make_bench, sandbox, monkeypatch):
     text = await bench.text("listdir many")
     assert len(text.splitlines()) == 502
     assert text.endswith("200 entries more; list less at once.")
-    monkeypatch.setattr("dgym.tools.context.LIST_LIMIT", 600)
+    monkeypatch.setattr("dgym.tools._context.LIST_LIMIT", 600)
     assert (await bench.text("listdir . 2")).endswith("At least 100 entries more; list less at once.")
     assert "Only 598 files were searched" in await bench.text("grep nothing")
     assert await bench.text("listdir empty") == "empty/\n  (empty)"
@@ -91,7 +92,7 @@ async def test_view_marks_read_only_files(bench):
 
 
 @pytest.mark.parametrize(
-    ("action", "told"),
+    ("action", "expected"),
     [
         ("view calk.py", "`calk.py` does not exist. Did you mean `calc.py`?"),
         ("view pkg/deep/mud.py", "Did you mean `pkg/deep/mod.py`?"),
@@ -109,10 +110,10 @@ async def test_view_marks_read_only_files(bench):
         (f"view {'x' * 300}", "x"),
     ],
 )
-async def test_a_wrong_path_or_range_is_answered_with_what_is_valid(bench, action, told):
+async def test_a_wrong_path_or_range_is_answered_with_what_is_valid(bench, action, expected):
     observation = await bench.use(action)
     assert not observation.ok
-    assert told in observation.text
+    assert expected in observation.text
 
 
 @pytest.mark.parametrize(

@@ -178,10 +178,10 @@ async def test_an_entrypoint_that_cannot_be_debugged_says_what_to_do(make_bench)
 
 
 async def test_a_loop_is_interrupted_and_the_session_goes_on(make_bench):
-    settings = ToolSettings(entrypoint="python loop.py", pdb_timeout_seconds=2)
+    settings = ToolSettings(entrypoint="python loop.py", pdb_timeout_seconds=1)
     bench = await make_bench({"loop.py": "n = 0\nwhile True:\n    n += 1\n"}, settings=settings)
     observation = await bench.use("pdb c")
-    assert "Interrupted: the command ran longer than 2 s." in observation.text
+    assert "Interrupted: the command ran longer than 1 s." in observation.text
     assert observation.frame.file == "loop.py"
     assert (await bench.use("pdb p n > 0")).text.startswith("True")
 

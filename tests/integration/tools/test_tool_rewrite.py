@@ -58,7 +58,7 @@ async def test_everything_else_is_kept_byte_for_byte(make_bench, sandbox):
 
 
 @pytest.mark.parametrize(
-    ("action", "told"),
+    ("action", "fragment"),
     [
         ("rewrite a.py 9 <c>x</c>", "the file has 6 lines"),
         ("rewrite a.py 3:9 <c>x</c>", "end is 9"),
@@ -81,13 +81,13 @@ async def test_everything_else_is_kept_byte_for_byte(make_bench, sandbox):
         ({"tool": "rewrite", "arguments": {"path": "a.py", "start": 1}}, "`new_code` is missing"),
     ],
 )
-async def test_what_cannot_be_done_is_told_and_changes_nothing(bench, sandbox, action, told):
+async def test_what_cannot_be_done_is_told_and_changes_nothing(bench, sandbox, action, fragment):
     await sandbox.run("ln -s tests link; ln -s /etc out")
     before = await sandbox.manifest()
     execution = await bench.execute(action)
     assert not execution.observation.ok
     assert not execution.rewrote
-    assert told in execution.observation.text
+    assert fragment in execution.observation.text
     assert await sandbox.manifest() == before
 
 

@@ -17,18 +17,18 @@ async def test_the_shell_keeps_directory_variables_and_functions(make_bench, bot
 
 
 @pytest.mark.parametrize(
-    ("command", "ok", "told"),
+    ("command", "ok", "expected"),
     [
         ("true", True, "(no output)"),
         ("echo oops >&2; exit 3", True, "oops\nExit status 3."),
         ("kill -SEGV $$", True, "SIGSEGV"),
     ],
 )
-async def test_how_a_command_ended_is_told(make_bench, command, ok, told):
+async def test_how_a_command_ended_is_told(make_bench, command, ok, expected):
     bench = await make_bench({})
     observation = await bench.use(f"bash {command}")
     assert observation.ok is ok
-    assert told in observation.text
+    assert expected in observation.text
 
 
 async def test_escape_sequences_of_a_program_do_not_reach_the_observation(make_bench):
@@ -40,9 +40,9 @@ async def test_escape_sequences_of_a_program_do_not_reach_the_observation(make_b
 
 async def test_a_command_that_runs_too_long_is_stopped_with_its_output(make_bench):
     bench = await make_bench({})
-    observation = await bench.call("bash", command="echo begun; sleep 600", timeout_seconds=2)
+    observation = await bench.call("bash", command="echo begun; sleep 600", timeout_seconds=1)
     assert not observation.ok
-    assert observation.text == "begun\nStopped after 2 s; the output is what it wrote until then."
+    assert observation.text == "begun\nStopped after 1 s; the output is what it wrote until then."
     assert await bench.text("bash echo still here") == "still here"
 
 

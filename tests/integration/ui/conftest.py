@@ -3,16 +3,13 @@
 import fcntl
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI
-
-DGYM = Path(sys.executable).parent / "dgym"
+from tests.support.command import dgym
 
 MANIFEST = """
 apiVersion: dgym.dev/v1alpha1
@@ -72,20 +69,18 @@ def results(tmp_path_factory) -> Path:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "results").is_dir():
-            made = run_set(folder, folder / "made" / "nightly")
-            output, _ = made.communicate(timeout=250)
-            assert made.returncode == 0, output
+            made = dgym(*write_set(folder, folder / "made" / "nightly"), cwd=folder)
+            assert made.returncode == 0, made.stdout + made.stderr
             (folder / "made").rename(folder / "results")
     return folder / "results"
 
 
-def run_set(folder: Path, results: Path) -> subprocess.Popen[str]:
-    """Start ``dgym run`` of the set; one episode at a time."""
+def write_set(folder: Path, results: Path) -> list[str]:
+    """Write the set and return the arguments of ``dgym`` that run it, one episode at a time."""
     (folder / "set.yaml").write_text(MANIFEST)
     for name, walk in WALKS.items():
         (folder / f"{name}.jsonl").write_text(walk)
-    command = [DGYM, "run", "set.yaml", "--sandbox", "none", "--results", str(results), "--workers", "1"]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return ["run", "set.yaml", "--sandbox", "none", "--results", str(results), "--workers", "1"]
 
 
 SCRIPT = [
@@ -103,8 +98,8 @@ def asked(tmp_path) -> tuple[Path, list[dict[str, Any]]]:
     (tmp_path / "task.yaml").write_text(task)
     with FakeOpenAI(script=SCRIPT).in_thread() as server:
         (tmp_path / "llm.yaml").write_text(json.dumps({"m": {"model": "scripted", "endpoint": server.url}}))
-        command = [DGYM, "run", "task.yaml", "--agent", "debug_agent", "-p", "agent.model=m", "--sandbox", "none"]
-        command += ["--llm-config", "llm.yaml", "--results", "results"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
+        arguments = ["run", "task.yaml", "--agent", "debug_agent", "-p", "agent.model=m", "--sandbox", "none"]
+        arguments += ["--llm-config", "llm.yaml", "--results", "results"]
+        done = dgym(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     return tmp_path / "results", [received.body for received in server.received]

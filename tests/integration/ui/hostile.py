@@ -20,12 +20,17 @@ def write_hostile(results: Path) -> None:
     frame = {"file": ALL, "line": 1, "function": ALL}
     point = {"number": 1, "file": LINK, "line": 3, "condition": SCRIPT}
     observation = {"text": ALL, "tool": ALL, "frame": frame, "breakpoints": [point], "diff": f"+{ALL}", "notes": [ALL]}
-    said = {"role": "assistant", "content": ALL, "calls": [{"id": ALL, "tool": ALL, "raw": ALL}], "extra": {ALL: ALL}}
+    message = {
+        "role": "assistant",
+        "content": ALL,
+        "calls": [{"id": ALL, "tool": ALL, "raw": ALL}],
+        "extra": {ALL: ALL},
+    }
     exchange = {
         "text": ALL,
         "reasoning": ALL,
         "refusal": ALL,
-        "messages": [said],
+        "messages": [message],
         "sent": [[0, 0]] * 50,
         "tools": [ALL],
     }

@@ -7,14 +7,13 @@ from pathlib import Path
 from aiohttp import CookieJar
 from aiohttp.test_utils import TestClient, TestServer
 
-from dgym.ui import open_library
-from dgym.ui.access import Access
-from dgym.ui.server import make_app
+from dgym.results import open_library
+from dgym.ui._server import PageAccess, make_app
 
 
 @asynccontextmanager
 async def served(results: Path, *, login: bool = True) -> AsyncIterator[TestClient]:
-    access = Access()
+    access = PageAccess()
     server = TestServer(make_app(open_library(str(results)), access))
     async with TestClient(server, cookie_jar=CookieJar(unsafe=True)) as client:
         client.access = access

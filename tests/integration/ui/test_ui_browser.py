@@ -2,14 +2,17 @@
 
 import asyncio
 import shutil
+import subprocess
 
 import pytest
 
-from dgym.ui import export, open_library
-from tests.browser import DEADLINE_SECONDS, new_page, running_browser
-from tests.integration.ui.conftest import run_set
+from dgym.results import open_library
+from dgym.ui import export
+from tests.integration.ui.conftest import write_set
 from tests.integration.ui.hostile import write_hostile
 from tests.integration.ui.serving import served
+from tests.support.browser import DEADLINE_SECONDS, new_page, running_browser
+from tests.support.command import DGYM
 
 pytestmark = pytest.mark.browser
 
@@ -36,12 +39,12 @@ async def test_a_running_set_is_followed_without_loading_the_page_again(page, tm
     async with served(tmp_path / "results") as client:
         await open_page(page, client)
         await page.evaluate("window.same = true")
-        running = run_set(tmp_path, tmp_path / "results")
+        running = subprocess.Popen([DGYM, *write_set(tmp_path, tmp_path / "results")], cwd=tmp_path)
         try:
             await page.until("/^[0-3] of 4 done$/.test(document.querySelector('.progress')?.innerText)")
             await page.until("document.querySelector('.progress')?.innerText === '4 of 4 done'")
         finally:
-            running.communicate(timeout=60)
+            running.wait(60)
         assert "2 resolved" in await page.text(".run")
         assert await page.evaluate("window.same")
 

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from dgym.ui import open_library
+from dgym.results import open_library
 from tests.integration.results.conftest import s3_server as s3_server
 
 

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from dgym.cli.app import cli
-from dgym.ui import export, open_library
+from dgym.results import open_library
+from dgym.ui import export
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_a_single_file_holds_every_step_and_leads_nowhere(results, tmp_path, mon
     [
         (["--single-file", "missing"], "no episode of that name or path"),
         (["--export", "RESULTS/bundle"], "is inside of"),
-        (["--export", "."], "is there already"),
+        (["--export", "."], "exists and is not an empty directory"),
     ],
 )
 def test_what_cannot_be_written_is_named(results, tmp_path, monkeypatch, arguments, problem):

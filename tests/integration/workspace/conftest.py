@@ -1,14 +1,14 @@
 """Real git in a clean environment on trees that the tests write, and a web server on the loopback interface."""
 
-import http.server
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.support.web import serve_directory
 
 Git = Callable[..., subprocess.CompletedProcess[bytes]]
 
@@ -42,36 +42,6 @@ def git() -> Git:
 
 @pytest.fixture
 def web(tmp_path):
-    """A directory served on the loopback interface, with a record of the requests."""
-    root = tmp_path / "web"
-    root.mkdir()
-    requests: list[str] = []
-    credentials: list[str | None] = []
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, directory=str(root), **options)
-
-        def do_GET(self):
-            requests.append(self.path)
-            credentials.append(self.headers.get("Authorization"))
-            if self.path == "/elsewhere":
-                self.send_response(302)
-                self.send_header("Location", (root / "location").read_text())
-                self.end_headers()
-            elif self.path == "/broken":
-                self.send_error(503)
-            else:
-                super().do_GET()
-
-        def log_message(self, *arguments):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        server.root, server.requests, server.credentials = root, requests, credentials
-        server.url = f"http://127.0.0.1:{server.server_address[1]}"
+    """A directory served on the loopback interface."""
+    with serve_directory(tmp_path / "web") as server:
         yield server
-        server.shutdown()
-        thread.join()

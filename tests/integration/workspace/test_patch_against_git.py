@@ -131,9 +131,7 @@ def scratch():
         shutil.rmtree(directory)
 
 
-SLOW = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+SLOW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @SLOW
@@ -168,7 +166,7 @@ def test_git_takes_our_patch_back(pair, git, scratch):
     assert read_tree(root) == facts(before)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(pair=tree_pairs())
 def test_we_apply_what_we_write(pair):
     before, after = pair

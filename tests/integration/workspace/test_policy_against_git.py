@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dgym.workspace import Policy, ancestors
 
-CASES = int(os.environ.get("DGYM_GITIGNORE_CASES", "1000"))
+CASES = int(os.environ.get("DGYM_GITIGNORE_CASES") or 10 * settings().max_examples)
 CASES_OF_A_BATCH = 40
 """One process of git judges a batch: each case has a directory of its own below the root of the repository."""
 

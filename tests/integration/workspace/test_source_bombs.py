@@ -14,8 +14,8 @@ import zipfile
 import pytest
 
 from dgym.errors import SourceFailed
-from dgym.workspace.sources import tree as source_tree
-from dgym.workspace.sources import unpack as source_unpack
+from dgym.workspace.sources import _tree as source_tree
+from dgym.workspace.sources import _unpack as source_unpack
 from dgym.workspace.sources import unpack_archive
 
 pytestmark = [pytest.mark.attack("bombs"), pytest.mark.thorough]

@@ -15,10 +15,10 @@ import pytest
 
 from dgym.api import ArchiveSource, ConfigMapSource, GitSource, InlineFile, SourceSpec
 from dgym.errors import SourceFailed
-from dgym.workspace.sources import archive as source_archive
-from dgym.workspace.sources import git as source_git
+from dgym.workspace.sources import _archive as source_archive
+from dgym.workspace.sources import _git as source_git
+from dgym.workspace.sources import _tree as source_tree
 from dgym.workspace.sources import last_tag, pack_source
-from dgym.workspace.sources import tree as source_tree
 
 
 def listing(packed: Path) -> dict[str, object]:
@@ -91,7 +91,7 @@ async def test_files_stay_inside(pack, path):
 
 @pytest.mark.parametrize("paths", [("a", "a"), ("a", "./a"), ("a", "a/b"), ("a/b", "a")])
 async def test_files_do_not_clash(pack, paths):
-    with pytest.raises(SourceFailed, match=r"twice|no directory"):
+    with pytest.raises(SourceFailed, match=r"twice|not a directory"):
         await pack(files=tuple(InlineFile(path=path, content="") for path in paths))
 
 
@@ -392,10 +392,10 @@ async def test_the_last_tag_of_a_revision_is_asked_for_once(daemon, git, web, tm
 
 async def test_git_refuses(pack, repository, web, tmp_path):
     for url, revision, message in (
-        (repository, "nowhere", "no branch, tag or commit 'nowhere'"),
-        (repository, "0" * 40, "no commit|not our ref|failed"),
-        (repository, "0" * 10, "no commit"),
-        (repository, "--upload-pack=touch", "is no revision"),
+        (repository, "nowhere", "branch, tag or commit 'nowhere' does not exist"),
+        (repository, "0" * 40, "does not exist|not our ref|failed"),
+        (repository, "0" * 10, "does not exist"),
+        (repository, "--upload-pack=touch", "is not a revision"),
         (f"{web.url}/none", "main", "does not answer"),
         (f"file://{web.root}/repo", "main", "only http"),
         ("ext::sh", "main", "only http"),

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from dgym.api import SourceSpec
-from dgym.workspace.sources import pack_source, unchanged
+from dgym.workspace.sources import pack_source
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def root(tmp_path):
 @pytest.fixture
 def settled(monkeypatch):
     """Files written just now count as settled."""
-    monkeypatch.setattr(unchanged, "_SETTLED_NS", -(10**10))
+    monkeypatch.setattr("dgym.workspace.sources._pack._SETTLED_NS", -(10**10))
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tests.perf.scale.operators import SET, Replica, create_set, finished_set, s
 
 _JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 _CREATORS = 16
-_AGENTS, _SLOTS = 4, 50
+_AGENT_PODS, _SLOTS = 4, 50
 _FASTER, _LIGHTER = 1.4, 0.7
 _OPERATOR_MS = 5.0
 _GROWTH = 1.2
@@ -125,7 +125,7 @@ def comparison_figures(found: Comparison) -> list[Figure]:
 def run_episodes(plane: ControlPlane, number: int) -> Side:
     """A set of episodes, from its creation to its end."""
     replica = Replica(plane)
-    nodes = start_nodes(plane, replica, agents=_AGENTS, slots=_SLOTS)
+    nodes = start_nodes(plane, replica, agents=_AGENT_PODS, slots=_SLOTS)
     before = _Before(plane, replica.process, nodes.process)
     create_set(plane, number)
     plane.wait(lambda: finished_set(plane, number), "all episodes to finish")

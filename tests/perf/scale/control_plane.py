@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from dgym.api import custom_resource_definitions
-from hack.cluster.paths import find_binary
-from tests.apiserver import ApiServer, start_api_server
+from hack.cluster.build import find_binary
+from tests.support.apiserver import ApiServer, start_api_server
 
 NAMESPACE = "bench"
 GROUP = f"/apis/dgym.dev/v1alpha1/namespaces/{NAMESPACE}"

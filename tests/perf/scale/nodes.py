@@ -15,15 +15,14 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from dgym.wire import EndReason
-from dgym.wire.assignments import AgentReport, Assignment, AssignmentState, AssignmentStatus
-from dgym.wire.termination import TerminationMessage, encode_termination
-from tests.apiserver import ApiServer
+from dgym.wire import AttemptOutcome, EndReason
+from dgym.wire.assignments import Assignment, AssignmentState
+from dgym.wire.outcome import TerminationMessage, encode_termination
 from tests.perf.scale.pods import PodEvent, Pods
+from tests.simulation import reports
+from tests.support.apiserver import ApiServer
 
-_AGENT_LABELS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "agent"}
 _SANDBOX = "sandbox"
-_CONTAINERS = ("sandbox", "verifier", "sidecar")
 _ADDRESS = "127.0.0.1"
 
 
@@ -64,37 +63,22 @@ class Nodes:
     async def create_agent(self, name: str, address: str) -> None:
         """Create and start the pod of an agent."""
         spec = {"containers": [{"name": "agent", "image": "agent"}]}
-        await self._pods.create({"metadata": {"name": name, "labels": _AGENT_LABELS}, "spec": spec})
+        await self._pods.create({"metadata": {"name": name, "labels": reports.AGENT_LABELS}, "spec": spec})
         await self.start(name, address)
 
     async def start(self, name: str, address: str) -> None:
         """The pod is scheduled, and its containers are ready."""
         await self._pods.bind(name)
-        conditions = [_condition("PodScheduled"), _condition("Ready")]
-        await self._pods.patch_status(
-            name, {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}
-        )
+        # Without the states of containers, which the operator does not need and which take time.
+        await self._pods.patch_status(name, reports.running(address, datetime.now(UTC), ()))
 
     async def end(self, name: str, message: str = "") -> None:
         """All containers have succeeded; the sidecar leaves the message."""
-        now = _now()
+        now = datetime.now(UTC)
         self._over.add(name)
-        ended = {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}
-        statuses = [
-            {
-                "name": each,
-                "image": "i",
-                "imageID": "",
-                "ready": False,
-                "restartCount": 0,
-                "state": {"terminated": ended | ({"message": message} if each == "sidecar" else {})},
-            }
-            for each in _CONTAINERS
-        ]
-        await self._pods.patch_status(
-            name,
-            {"phase": "Succeeded", "conditions": [_condition("Ready", "False")], "containerStatuses": statuses},
-        )
+        states = dict.fromkeys(reports.CONTAINERS, reports.terminated(now))
+        states["sidecar"] = reports.terminated(now, message=message)
+        await self._pods.patch_status(name, {"phase": "Succeeded", **reports.status(states, now)})
         self.ended += 1
 
 
@@ -107,7 +91,7 @@ class Agents:
         self._number = number
         self._slots = slots
         self._hold = hold
-        self._statuses: dict[str, dict[str, AssignmentStatus]] = {agent_address(agent): {} for agent in range(number)}
+        self._assignments = {agent_address(agent): reports.Assignments() for agent in range(number)}
         self._held: dict[str, Assignment] = {}
         self._ready = False
 
@@ -127,22 +111,15 @@ class Agents:
         self._ready = True
 
     async def _report(self, request: web.Request) -> web.Response:
-        statuses = self._statuses[_local_address(request)]
-        report = AgentReport(incarnation="1", slots=self._slots, assignments=tuple(statuses.values()))
+        report = self._assignments[_local_address(request)].report(self._slots)
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
 
     async def _assign(self, request: web.Request) -> web.Response:
         assignment = msgspec.json.decode(await request.read(), type=Assignment)
-        uid, statuses = assignment.episode_uid, self._statuses[_local_address(request)]
-        if uid not in statuses:
-            statuses[uid] = AssignmentStatus(
-                episode_uid=uid,
-                attempt=assignment.attempt,
-                epoch=assignment.epoch,
-                state=AssignmentState.RUNNING,
-                active_seconds=1,
-                steps=1,
-            )
+        uid, assignments = assignment.episode_uid, self._assignments[_local_address(request)]
+        if assignments.is_newer(assignment):
+            assignments.held[uid] = assignment
+            assignments.set(assignment, AssignmentState.RUNNING, active_seconds=1, steps=1)
             self._held[uid] = assignment
             if not self._hold:
                 self._end((uid,))
@@ -156,17 +133,19 @@ class Agents:
         message = TerminationMessage(
             episode_uid=assignment.episode_uid,
             attempt=assignment.attempt,
-            reason=EndReason.RESOLVED,
-            resolved=True,
-            score=1,
-            max_score=1,
-            steps=3,
-            result_uri="file:///results/x",
+            outcome=AttemptOutcome(
+                resolved=True,
+                reason=EndReason.RESOLVED,
+                score=1,
+                max_score=1,
+                steps=3,
+                result_uri="file:///results/x",
+            ),
         )
         await self._nodes.end(assignment.pod_name, encode_termination(message).decode())
 
     async def _withdraw(self, request: web.Request) -> web.Response:
-        self._statuses[_local_address(request)].pop(request.match_info["uid"], None)
+        self._assignments[_local_address(request)].drop(request.match_info["uid"])
         return web.json_response({})
 
     async def _counts(self, _request: web.Request) -> web.Response:
@@ -196,14 +175,6 @@ class Agents:
 def _local_address(request: web.Request) -> str:
     assert request.transport is not None
     return str(request.transport.get_extra_info("sockname")[0])
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _condition(kind: str, status: str = "True") -> dict[str, str]:
-    return {"type": kind, "status": status, "lastTransitionTime": _now()}
 
 
 async def _main(given: argparse.Namespace) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from tests.apiserver import ApiServer
 from tests.perf.scale.control_plane import NAMESPACE
+from tests.support.apiserver import ApiServer
 
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _PROTOBUF = "application/vnd.kubernetes.protobuf"

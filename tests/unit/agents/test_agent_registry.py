@@ -27,7 +27,8 @@ def test_a_dotted_path_loads_from_the_current_directory(tmp_path, monkeypatch):
         ("zzz", "installed: .*human, replay, rewrite_agent, solution"),
         ("no_such_module:Agent", "no_such_module"),
         ("dgym.agents:Nothing", "Nothing"),
-        ("dgym.wire:ToolCall", "it has no"),
+        ("dgym.wire:ToolCall", "derive it from dgym.agents.BaseAgent"),
+        ("dgym.agents:BaseAgent", "it has no method run"),
         ("dgym.agents:agent_names", "not an agent"),
     ],
 )

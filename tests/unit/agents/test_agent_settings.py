@@ -25,11 +25,7 @@ def test_names_may_be_written_in_both_ways():
         ),
         ({"compaction": "cut"}, "agent.parameters.compaction of agent debug_agent is 'cut'; it must be elide or stop"),
         ({"systemPrompt": {"text": "x"}}, r"systemPrompt of agent debug_agent is .*; it must be a path, or \{inline"),
-        (
-            {"memory_size": 3},
-            "no parameter 'memorySize' any more: every step stays in the request; remove it, and choose",
-        ),
-        ({"resetHistoryAfterRewrite": True}, "compaction"),
+        ({"memory_size": 3}, "no parameter 'memorySize'"),
         ({"rewritesBeforePdb": 2}, "no parameter 'rewritesBeforePdb'"),
     ],
 )

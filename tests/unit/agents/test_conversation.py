@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.agents.conversation import HEAD, Conversation, shorten_to_tokens
+from dgym.agents._chat import HEAD, Conversation, shorten_to_tokens
 from dgym.agents.model_agent import idle_message
 from dgym.llm import Message, ModelCall, Reply
 
@@ -26,9 +26,9 @@ turns = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 20_000), st.integ
 
 def converse(turns, count=additive, in_text=False):
     conversation = Conversation(START, count)
-    for number, (said, observed, calls) in enumerate(turns):
+    for number, (size, observed, calls) in enumerate(turns):
         made = tuple(ModelCall(id=f"{number}-{index}", tool="view", arguments={}) for index in range(calls))
-        reply = Reply(text="s" * said, calls=made, in_text=in_text)
+        reply = Reply(text="s" * size, calls=made, in_text=in_text)
         conversation.add_reply(reply)
         for index in range(max(1, calls)):
             conversation.add_observation(reply, index, f"{number}.{index} " + "o" * observed, window=WINDOW)
@@ -79,15 +79,15 @@ def test_an_observation_takes_a_quarter_of_the_window_at_most():
 
 
 def test_a_call_in_text_is_answered_by_a_message_of_the_user():
-    said = Reply(
+    first_reply = Reply(
         text="",
         content="<call>view a.py</call>",
         calls=(ModelCall(id="1", tool="view", raw="view a.py"),),
         in_text=True,
     )
     conversation = Conversation(START, additive)
-    conversation.add_reply(said)
-    conversation.add_observation(said, 0, "1 x", window=WINDOW)
+    conversation.add_reply(first_reply)
+    conversation.add_observation(first_reply, 0, "1 x", window=WINDOW)
     assert conversation.messages[HEAD:] == [
         Message(role="assistant", content="<call>view a.py</call>"),
         Message(role="user", content="Result of view:\n1 x"),

@@ -4,15 +4,15 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.agents.chat import Exchange, Transcript, ranges
-from dgym.llm import Message, ModelCall, Reply, Usage
+from dgym.agents._chat import Exchange, Transcript, ranges
+from dgym.llm import Message, ModelCall, Reply, TokenUsage
 
 
 @given(st.lists(st.integers(0, 50), max_size=40))
 def test_ranges_tell_the_same_numbers(numbers):
-    told = ranges(numbers)
-    assert [number for first, last in told for number in range(first, last + 1)] == numbers
-    assert all(right[0] != left[1] + 1 for left, right in itertools.pairwise(told))
+    shown = ranges(numbers)
+    assert [number for first, last in shown for number in range(first, last + 1)] == numbers
+    assert all(right[0] != left[1] + 1 for left, right in itertools.pairwise(shown))
 
 
 @given(st.lists(st.lists(st.sampled_from("abcdef"), max_size=8), max_size=20))
@@ -36,7 +36,7 @@ def test_a_conversation_grows_by_what_is_new():
 def test_an_exchange_is_written_in_camel_case_without_what_is_not_there():
     call = ModelCall(id="1", tool="pdb", raw="{", error="cut off")
     reply = Reply(
-        text="", calls=(call,), usage=Usage(input_tokens=3, price="0.1"), seconds_model=0.5, seconds_queue=0.25
+        text="", calls=(call,), usage=TokenUsage(input_tokens=3, price="0.1"), seconds_model=0.5, seconds_queue=0.25
     )
     exchange = Transcript().record([Message(role="tool", content="hi", call_id="0")], reply)
     assert msgspec.json.decode(msgspec.json.encode(exchange)) == {

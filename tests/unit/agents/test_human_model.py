@@ -63,8 +63,8 @@ async def test_only_what_is_new_is_shown(seat):
     reply = await ask(model)
     assert "There is a bug." in desk.shown
     desk.shown.clear()
-    said = Message(role="assistant", content="", calls=reply.calls)
-    await ask(model, TASK, said, Message(role="tool", content="1 x = 1", call_id=reply.calls[0].id))
+    message = Message(role="assistant", content="", calls=reply.calls)
+    await ask(model, TASK, message, Message(role="tool", content="1 x = 1", call_id=reply.calls[0].id))
     assert "1 x = 1" in desk.shown
     assert "There is a bug." not in desk.shown
 

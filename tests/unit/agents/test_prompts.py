@@ -1,6 +1,6 @@
 import pytest
 
-from dgym.agents.prompt import InlineTemplate, Prompt, advice
+from dgym.agents._prompt import InlineTemplate, Prompt, advice
 from dgym.errors import ManifestError
 
 TOOLS = ("pdb", "view", "rewrite", "eval", "submit")
@@ -18,7 +18,7 @@ def info(*names, **more):
 
 
 def head(known, tree="", *, system=None, task=None, base=None, **more):
-    prompt = Prompt(system, task, base=base, count=lambda said: len(said[0].content) // 4)
+    prompt = Prompt(system, task, base=base, count=lambda messages: len(messages[0].content) // 4)
     return prompt.head(known, known["tools"], tree, eval_on_rewrite=True, window=4_000, **more)
 
 

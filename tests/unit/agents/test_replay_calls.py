@@ -52,7 +52,7 @@ def test_calls_are_given_inline_or_in_a_file(tmp_path, monkeypatch):
         (None, "agent replay needs agent.parameters.trajectory"),
         ("", "agent replay needs"),
         ("no-such-file.jsonl", "cannot read"),
-        ("package:no.such.package", "no package"),
+        ("package:no.such.package", "the package no.such.package cannot be imported"),
         ("package:dgym.wire", "no walkthrough for the task 'some-task'"),
     ],
 )

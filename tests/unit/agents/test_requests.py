@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.agents import Exchange, sent_requests
-from dgym.agents.chat import Transcript
+from dgym.agents._chat import Transcript
 from dgym.llm import Message, Reply
 
 

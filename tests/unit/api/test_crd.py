@@ -7,8 +7,8 @@ import pytest
 from msgspec import inspect
 
 from dgym.api import DebugTask, Episode, EpisodeSet, custom_resource_definitions
-from dgym.api.crd.definitions import describe_fields, describe_struct
-from dgym.api.schema import inner_type, struct_type
+from dgym.api._crd import describe_fields, describe_struct
+from dgym.api._validation import inner_type, struct_type
 
 DEFINITIONS = {each["spec"]["names"]["kind"]: each for each in custom_resource_definitions()}
 STRUCTS = {"DebugTask": DebugTask, "Episode": Episode, "EpisodeSet": EpisodeSet}
@@ -114,14 +114,6 @@ def test_only_what_is_free_form_keeps_unknown_fields():
     assert {path.rpartition(".")[2] for path in keeping - refused} == FREE_FORM
 
 
-def test_helm_is_told_to_keep_them_on_request():
-    def annotations(*, keep):
-        return [each["metadata"].get("annotations") for each in custom_resource_definitions(keep=keep)]
-
-    assert annotations(keep=True) == [{"helm.sh/resource-policy": "keep"}] * 4
-    assert annotations(keep=False) == [None] * 4
-
-
 def test_every_call_makes_its_own():
     first, second = custom_resource_definitions(), custom_resource_definitions()
     assert first == second
@@ -134,7 +126,7 @@ def test_they_are_small_enough_for_client_side_apply():
 
 
 def test_importing_the_structs_makes_no_schema():
-    code = "import sys, dgym.api; print('dgym.api.crd.definitions' in sys.modules)"
+    code = "import sys, dgym.api; print('dgym.api._crd' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -159,7 +159,7 @@ def test_documents_know_their_place(tmp_path):
         ("  environment: {python: '2.7'}", ["spec.environment.python: '2.7' is not valid", "'3.11'"]),
         (
             "  environment: {install: wheel}",
-            ["spec.environment.install: 'wheel' is not allowed; one of editable, none"],
+            ["spec.environment.install: 'wheel' is not allowed; use one of editable, none"],
         ),
         ("  environment: {systemPackages: ['a b']}", ["systemPackages[0]", "the name of a Debian package"]),
         (
@@ -169,21 +169,21 @@ def test_documents_know_their_place(tmp_path):
         (f"  requirements: ['a>=1 --hash=sha256:{'0' * 64}']", ["is not valid", "an exact version with its hashes"]),
         (
             f"  environment: {{requirements: ['a==1 --hash=sha256:{'0' * 64}', b]}}",
-            ["spec.environment.requirements[1]: 'b' has no hash, and others have; give each requirement its hashes"],
+            ["spec.environment.requirements[1]: 'b' has no hash, but others have hashes; give hashes for all"],
         ),
         (
             "  requirements: [a]\n  environment: {requirements: [b]}",
-            ["spec.requirements: stands beside 'environment.requirements'; keep exactly one of them"],
+            ["spec.requirements: cannot be combined with 'environment.requirements'; keep exactly one of them"],
         ),
         ("  env: [{name: A, value: 1}]", ["spec.env[0].value: 1 is not text", 'quotes: "1"']),
         ("  env: [{value: x}]", ["spec.env[0].name: is missing"]),
         ("  env: [{name: A}, {name: A}]", ["spec.env[1]: variable 'A' is named twice"]),
         ("  workingDirectory: work", ["spec.workingDirectory: 'work' is not valid; give an absolute path"]),
-        ("  scoring: {parser: junit}", ["'junit' is not allowed; one of auto, exitStatus, pytest"]),
+        ("  scoring: {parser: junit}", ["'junit' is not allowed; use one of auto, exitStatus, pytest"]),
         ("  scoring: {stopWhenEvalPasses: maybe}", ["'maybe' is not true or false"]),
         ("  scoring: {failToPass: [test_a]}", ["failToPass[0]: 'test_a' is not valid", "tests/test_a.py::test_b"]),
         ("  scoring: {failToPass: ['a::b', 'a::b']}", ["failToPass[1]: test 'a::b' is named twice"]),
-        ("  scoring: {failToPass: ['a::b'], passToPass: ['a::b']}", ["passToPass: 'a::b' is in failToPass too"]),
+        ("  scoring: {failToPass: ['a::b'], passToPass: ['a::b']}", ["passToPass: 'a::b' is also in failToPass"]),
         ("  scoring: {failToPass: ['a::b'], parser: exitStatus}", ["spec.scoring.parser"]),
         ("  source: {git: {url: x, revision: main}}", ["spec.source.git.url: 'x' is not valid; give an address"]),
         ("  source: {archive: {url: 'https://x/y', sha256: ab}}", ["sha256", "64 lower-case hexadecimal digits"]),
@@ -196,7 +196,7 @@ def test_documents_know_their_place(tmp_path):
         ("  source: {files: [{path: a.py, contentBase64: '*'}]}", ["is not base64"]),
         ("  source: {files: [{path: /a.py, content: x}]}", ["a path relative to the repository's root"]),
         ("  source: {files: [{path: x/../a.py, content: x}]}", ["write the plain path"]),
-        ("  source: {files: [{path: .git/config, content: x}]}", ["lies in .git"]),
+        ("  source: {files: [{path: .git/config, content: x}]}", ["is in .git"]),
         (
             "  source: {files: [{path: a, content: x}, {path: a, content: y}]}",
             ["files[1].path: path 'a' is named"],
@@ -216,7 +216,7 @@ def test_a_wrong_task_is_explained(spec, expected):
     ("text", "expected"),
     [
         (EPISODE + "  agent: {name: human}", "spec.taskRef: is missing; give exactly one of taskRef and task"),
-        (EPISODE + "  taskRef: {name: a}\n  task: {}", "stands beside 'task'"),
+        (EPISODE + "  taskRef: {name: a}\n  task: {}", "cannot be combined with 'task'"),
         (EPISODE + "  task: {}\n  agent: {name: a, temperature: 0.2}", 'put it in quotes: "0.2"'),
         (EPISODE + "  task: {}\n  agent: {name: a, maxSteps: 10001}", "a whole number from 1 to 10000"),
         (EPISODE + "  task: {}\n  maxSteps: 3", "'maxSteps' belongs at 'agent.maxSteps'"),
@@ -246,10 +246,10 @@ def test_a_wrong_task_is_explained(spec, expected):
         (HEAD + "kind: DebugTask\nmetadata: {name: x}", "spec: is missing"),
         (HEAD + "kind: DebugTask\nmetadata: {name: x, labels: {1: a}}\nspec: {}", "metadata.labels"),
         ("- a\n- b\n", "is not a manifest"),
-        ("", "holds no document"),
-        ("# only a comment\n", "holds no document"),
+        ("", "contains no manifest"),
+        ("# only a comment\n", "contains no manifest"),
         (TASK + "  env: []\n  env: []\n", "line 6: spec.env: is given twice, first in line 5"),
-        (TASK + "  env: &a [*a]\n", "an alias refers to what it is part of"),
+        (TASK + "  env: &a [*a]\n", "an alias refers to a value that contains the alias"),
         (TASK + "  entrypoint: !!python/name:os.system x\n", "not valid YAML"),
     ],
 )
@@ -277,7 +277,7 @@ def test_syntax_errors_have_line_and_column(text, place):
 def test_json_syntax_errors_have_line_and_column():
     assert "line 2: not valid JSON at column 1" in refused('{"kind":\n}', "x.json")
     assert "kind: is given twice" in refused('{"kind": "a", "kind": "b"}', "x.json")
-    assert "nested more than 100 deep" in refused("[" * 100_000, "x.json")
+    assert "nested more than 100 levels deep" in refused("[" * 100_000, "x.json")
 
 
 def test_all_faults_are_reported_at_once():
@@ -290,7 +290,7 @@ def test_all_faults_are_reported_at_once():
 
 
 def test_two_resources_of_one_name():
-    assert "is the name of document 1 too" in refused(f"{TASK}  {{}}\n---\n{TASK}  {{}}\n")
+    assert "is also the name of document 1" in refused(f"{TASK}  {{}}\n---\n{TASK}  {{}}\n")
 
 
 def test_inline_files_are_bounded_together():

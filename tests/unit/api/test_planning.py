@@ -152,9 +152,9 @@ def test_tasks_are_found_inline_or_by_name():
     assert find_task(inline, []).metadata.name == "e"
     assert find_task(inline, []).spec.instructions == "x"
     named = Episode(metadata=ObjectMeta(name="e"), spec=EpisodeSpec(task_ref=TaskRef(name="ledgr")))
-    with pytest.raises(ManifestError, match=r"no DebugTask is named 'ledgr'; did you mean 'ledger'\?"):
+    with pytest.raises(ManifestError, match=r"the DebugTask 'ledgr' was not found; did you mean 'ledger'\?"):
         find_task(named, [task("ledger")])
-    with pytest.raises(ManifestError, match="give the manifest that holds it too"):
+    with pytest.raises(ManifestError, match="also give the manifest that contains it"):
         find_task(named, [])
 
 

@@ -51,13 +51,13 @@ def test_aliases_as_keys_are_refused():
 def test_what_is_nested_too_deeply_is_refused(text):
     message = refused(text)
     assert message.startswith("some.yaml: document 1, line ")
-    assert "nested more than 100 deep; flatten it" in message
+    assert "nested more than 100 levels deep; flatten it" in message
 
 
 def test_a_chain_of_aliases_is_as_deep_as_what_it_means():
     chain = "".join(f"  a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 200))
     message = refused(f"{HEAD}  a0: &a0 [x]\n{chain}")
-    assert "nested more than 100 deep" in message
+    assert "nested more than 100 levels deep" in message
     # The document is level 1 and spec level 2, so that a98 is level 101.
     assert "line 103:" in message
 
@@ -85,12 +85,12 @@ def test_every_document_has_its_own_bounds():
 def test_what_comes_before_a_document_that_is_refused_is_read():
     first, second = read_yaml(f"a: 1\n---\n{'[' * 200}\n---\nb: 2\n")
     assert first.value == {"a": 1}
-    assert "nested more than 100 deep" in second.problems[0].message
+    assert "nested more than 100 levels deep" in second.problems[0].message
     assert second.problems[0].line == 3
 
 
 def test_values_of_the_command_line_are_bounded_too():
-    with pytest.raises(ValueError, match="nested more than 100 deep"):
+    with pytest.raises(ValueError, match="nested more than 100 levels deep"):
         read_value("[" * 100_000)
 
 
@@ -100,7 +100,7 @@ def test_json_is_held_to_the_same_depth(depth, tmp_path):
     file.write_text('{"apiVersion": "[[[", "kind":\n"\\"[",\n"spec": ' + "[" * depth + "]" * depth + "}")
     with pytest.raises(ManifestError) as caught:
         load(file)
-    assert str(caught.value) == f"{file}: document 1, line 3: nested more than 100 deep; flatten it"
+    assert str(caught.value) == f"{file}: document 1, line 3: nested more than 100 levels deep; flatten it"
 
 
 def test_json_numbers_and_keys_that_are_too_much_are_refused():

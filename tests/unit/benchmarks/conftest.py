@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from dgym.cli.app import cli
-from tests.miniature import make_repository, write_rows
+from tests.support.miniature import make_repository, write_rows
 
 
 @pytest.fixture(scope="session")

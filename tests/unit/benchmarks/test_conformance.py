@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.cases import REPOSITORIES, Case
-from tests.conformance.judges import Judged, ours
+from tests.conformance.graders import Graded, ours
 
 SAMPLE = Path(__file__).parents[2] / "conformance" / "sample.jsonl"
 HEADER, *RECORDED = [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()]
@@ -17,13 +17,13 @@ def test_verdicts_are_those_of_the_official_harness(parser):
     found = [dict(one) for one in RECORDED if one["parser"] == parser]
     assert len(found) >= 10
     for one in found:
-        official = Judged(*one.pop("official"))
+        official = Graded(*one.pop("official"))
         assert ours(Case(**one)) == official, (HEADER, one)
 
 
 def test_the_sample_says_what_judged_it_and_has_every_kind_of_verdict():
     assert HEADER == {"swebench": "5.0.2"}
-    verdicts = [Judged(*one["official"]) for one in RECORDED]
+    verdicts = [Graded(*one["official"]) for one in RECORDED]
     assert {(one.resolved, one.graded) for one in verdicts} == {(True, True), (False, True), (False, False)}
 
 

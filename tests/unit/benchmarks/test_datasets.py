@@ -16,9 +16,8 @@ from dgym.benchmarks.datasets import (
     without_test_files,
     without_test_patch,
 )
-from dgym.benchmarks.datasets.health import TaskHealth, add_health
-from dgym.benchmarks.datasets.library import open_imported
-from tests.miniature import write_rows
+from dgym.benchmarks.datasets._library import TaskHealth, add_health, open_imported
+from tests.support.miniature import write_rows
 
 SWEBENCH = load_adapter("swebench")
 
@@ -199,7 +198,7 @@ def test_a_truncated_file_is_named_with_its_line(benchmark, rows, tmp_path):
     assert (done.exit_code, "cut.jsonl, line 2: not JSON" in done.output) == (2, True)
     assert "is it truncated?" in done.output
     missing = benchmark("import", "mini", "--adapter", "swebench", "--from", tmp_path / "no.jsonl")
-    assert "there is no such file or directory" in missing.output
+    assert "the file or directory does not exist" in missing.output
 
 
 def test_what_is_unknown_is_answered_with_what_is_known(benchmark, import_rows, rows):
@@ -209,6 +208,7 @@ def test_what_is_unknown_is_answered_with_what_is_known(benchmark, import_rows, 
     assert "did you mean 'mini__coins-3'" in benchmark("render", "mini", "--filter", "mini__coins-33").output
     assert "rows have no field 'repository'" in benchmark("render", "mini", "--filter", "repository=x").output
     assert "did you mean 'mini'" in benchmark("render", "mni").output
+    assert "import it: dgym benchmark import other --from FILE" in benchmark("show", "other").output
     assert "adapter 'swebench' has no split 'none'" in import_rows(rows, "--split", "none").output
 
 
@@ -273,7 +273,7 @@ def test_a_download_goes_on_where_it_stopped(benchmark, rows, tmp_path):
         digest = hashlib.sha256(data).hexdigest()
         arguments = ("import", "mini", "--adapter", "swebench", "--from", address, "--sha256", digest)
         first = benchmark(*arguments)
-        assert "ended after 1000 of" in first.output or "the same command goes on" in first.output
+        assert "ended after 1000 of" in first.output or "the same command continues" in first.output
         assert benchmark(*arguments).exit_code == 0
         assert asked == [None, "bytes=1000-"]
     finally:

@@ -1,8 +1,6 @@
-"""What a set would take: counted, measured in earlier results, or assumed; and what registries tell of images."""
+"""What a set would take: counted, measured in earlier results, or assumed."""
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -18,19 +16,12 @@ from dgym.api import (
     TaskRef,
     expand,
 )
-from dgym.benchmarks.datasets import ImageSizes, ask_registries
-from dgym.cli.benchmark.figures import estimate, in_short
-from dgym.results.report import EpisodeRow, Price, Stages
+from dgym.cli.benchmark.estimating import estimate, in_short
+from dgym.results import EpisodeRow, StageDurations
+from dgym.results.report import Price
 from dgym.wire import EndReason
 
 AGENT = AgentSpec(name="a", model="m")
-INDEX = {
-    "manifests": [
-        {"digest": "sha256:arm", "platform": {"os": "linux", "architecture": "arm64"}},
-        {"digest": "sha256:amd", "platform": {"os": "linux", "architecture": "amd64"}},
-    ]
-}
-IMAGE = {"layers": [{"digest": "sha256:1", "size": 7}, {"digest": "sha256:2", "size": 5}]}
 
 
 def planned(images, agent=AGENT, samples=2, **task):
@@ -68,7 +59,7 @@ def test_without_history_hours_are_bounds_and_tokens_unknown():
 
 def test_history_of_the_same_agent_and_model_tells_hours_tokens_and_money():
     history = [
-        row("t0", 100, (1000, 100), stages=Stages(prepare=5, model=60, queue=10, tools=20, agent=10, score=5)),
+        row("t0", 100, (1000, 100), stages=StageDurations(prepare=5, model=60, queue=10, tools=20, agent=10, score=5)),
         row("t0", 300, (3000, 300)),
         row("t0", 9999, model="other"),
         row("t0", 7777, reason="SandboxLost"),
@@ -87,65 +78,6 @@ def test_a_token_budget_bounds_the_money():
     found = estimate(planned(["x"], agent, samples=3), prices={"m": Price(input=2, output=10)})
     assert (found.cost.value, found.cost.basis) == (30, "assumed")
     assert estimate(planned(["x"], AgentSpec(name="solution"))).cost.value == 0
-
-
-def test_layers_that_images_share_are_counted_once():
-    sizes = ImageSizes(layers={"x": {"base": 100, "a": 1}, "y": {"base": 100, "b": 3}})
-    found = estimate(planned(["x", "y"]), sizes=sizes)
-    assert (found.pull_bytes.value, found.pull_bytes.basis) == (104, "measured")
-    assert estimate(planned(["x", "y", "z"]), sizes=sizes).pull_bytes.value == 104 + 102
-
-
-class Registry(BaseHTTPRequestHandler):
-    """A registry that gives tokens to everybody; ``asked`` has the paths."""
-
-    asked: list[str]
-
-    def do_GET(self):
-        path, _, query = self.path.partition("?")
-        self.asked.append(path)
-        if path == "/token":
-            self.answer(200, {"token": "t" if "scope=repository%3Ateam%2Fapp%3Apull" in query else "other"})
-        elif self.headers.get("Authorization") != "Bearer t":
-            realm = f"http://localhost:{self.server.server_port}/token"
-            self.answer(401, {}, **{"WWW-Authenticate": f'Bearer realm="{realm}",service="here"'})
-        else:
-            manifests = {"/v2/team/app/manifests/1": INDEX, "/v2/team/app/manifests/sha256:amd": IMAGE}
-            self.answer(200 if path in manifests else 404, manifests.get(path, {}))
-
-    def answer(self, status, body, **headers):
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def registry():
-    with ThreadingHTTPServer(("localhost", 0), Registry) as server:
-        Registry.asked = []
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"localhost:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-def test_a_registry_tells_the_layers_of_the_image_for_this_platform(registry):
-    good, absent = f"{registry}/team/app:1", f"{registry}/team/app:2"
-    found = ask_registries([good, absent], seconds=60)
-    assert found.layers == {good: {"sha256:1": 7, "sha256:2": 5}}
-    assert "404" in found.failures[absent]
-
-
-def test_a_registry_is_not_asked_after_the_deadline(registry):
-    found = ask_registries([f"{registry}/team/app:1"], seconds=0)
-    assert "there was no time left" in found.failures[f"{registry}/team/app:1"]
-    assert Registry.asked == []
 
 
 def test_the_command_says_where_each_figure_comes_from(benchmark, import_rows, rows):

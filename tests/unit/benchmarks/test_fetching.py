@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kin import exercises
+from tests.support.kin import exercises
 
 
 @pytest.fixture
@@ -78,4 +78,4 @@ def test_a_revision_is_a_full_commit_that_is_there(import_exercises, repository)
     assert "give a full commit id" in import_exercises(url, "--revision", "main").output
     done = import_exercises(url, "--revision", "0" * 40)
     assert done.exit_code == 2
-    assert "there is no commit" in done.output
+    assert "does not exist" in done.output

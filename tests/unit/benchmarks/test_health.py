@@ -2,7 +2,7 @@
 
 import pytest
 
-from dgym.benchmarks.datasets import HealthRun, TaskHealth, add_health, judge_health, read_health
+from dgym.benchmarks.datasets import HealthRun, TaskHealth, add_health, assess_health, read_health
 
 GOOD = HealthRun(reason="Resolved", resolved=True, score=2, tests={"a": "passed", "b": "passed"})
 BAD = HealthRun(reason="Unresolved", score=1, tests={"a": "failed", "b": "passed"}, message="a failed")
@@ -24,7 +24,7 @@ def ended(reason):
         ([GOOD, GOOD], [GOOD, GOOD], "Broken", "the untouched repository passes"),
         ([GOOD, BAD], [GOOD, GOOD], "Flaky", "equal runs of the untouched repository differ in a"),
         ([ended("ImagePullFailed"), BAD], [GOOD, GOOD], "Broken", "ImagePullFailed: why"),
-        ([BAD, BAD], [ended("AgentLost"), ended("SetupFailed")], "Broken", "SetupFailed: why"),
+        ([BAD, BAD], [ended("AgentPodLost"), ended("SetupFailed")], "Broken", "SetupFailed: why"),
         ([BAD, BAD], [GOOD, ended("SandboxLost")], "NotChecked", "SandboxLost: why"),
         ([BAD, BAD], [ended("Cancelled"), BAD], "NotChecked", "Cancelled: why"),
         ([BAD, BAD], [GOOD, ended("Unschedulable")], "NotChecked", "Unschedulable: why"),
@@ -32,13 +32,13 @@ def ended(reason):
     ],
 )
 def test_health(empty, gold, state, message):
-    found = judge_health("x", empty, gold)
+    found = assess_health("x", empty, gold)
     assert (found.state, found.message[: len(message)]) == (state, message)
 
 
 def test_runs_without_tests_are_compared_by_their_verdicts():
     runs = [HealthRun(reason="Resolved", resolved=True, message="fine"), HealthRun(reason="Unresolved", message="not")]
-    found = judge_health("x", [BAD, BAD], runs)
+    found = assess_health("x", [BAD, BAD], runs)
     assert (found.state, found.message) == ("Flaky", "equal runs of the solution end differently: fine; not")
 
 

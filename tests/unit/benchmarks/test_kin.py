@@ -7,11 +7,11 @@ import pytest
 
 from dgym.api import DebugTask
 from dgym.benchmarks.datasets import ImageNames, RowError, load_adapter, make_tasks
-from dgym.benchmarks.datasets.parsed_commit import patch_of
+from dgym.benchmarks.datasets.r2egym import patch_of
 from dgym.benchmarks.datasets.swesmith import reverse_patch
 from dgym.workspace.patches import FileVersion, apply_patch
-from tests.kin import exercises, file_diffs, harbor_tasks, live_rows, r2e_rows, rebench_rows, smith_rows
-from tests.miniature import git
+from tests.support.kin import exercises, file_diffs, harbor_tasks, live_rows, r2e_rows, rebench_rows, smith_rows
+from tests.support.miniature import git
 
 NO_NAMES = ImageNames()
 
@@ -101,7 +101,7 @@ def test_a_parsed_commit_becomes_the_patch_that_it_was():
     [
         (lambda diff: diff.pop("header"), r"parsed_commit_content: .*missing required field `header`"),
         (lambda diff: diff["hunks"][0]["line_group"]["all_lines"][0].update(type="odd"), "a line of type 'odd'"),
-        (lambda diff: diff["hunks"][0]["line_group"]["all_lines"].pop(), "parsed_commit_content makes no patch"),
+        (lambda diff: diff["hunks"][0]["line_group"]["all_lines"].pop(), "parsed_commit_content is not a valid patch"),
     ],
 )
 def test_a_parsed_commit_that_is_none_is_explained(mini, change, complaint):

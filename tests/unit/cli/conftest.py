@@ -21,7 +21,6 @@ def job():
             digest="d",
             manifest="x.yaml",
             base=".",
-            results="results",
         )
 
     return make

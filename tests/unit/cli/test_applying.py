@@ -4,6 +4,7 @@ import pytest
 
 from dgym.cli.run import write_patch
 from dgym.errors import DgymError
+from tests.support.calc import BUGGY
 
 PATCH = b"""\
 diff --git a/calc.py b/calc.py
@@ -32,7 +33,7 @@ deleted file mode 100644
 def root(tmp_path):
     root = tmp_path / "repository"
     root.mkdir()
-    (root / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    (root / "calc.py").write_text(BUGGY)
     (root / "calc.py").chmod(0o640)
     (root / "old.txt").write_text("old\n")
     return root

@@ -4,10 +4,9 @@ import pytest
 
 from dgym.api import loads
 from dgym.cli.check import with_scoring
-from dgym.cli.init import manifest_text, propose
-from dgym.cli.init.dependencies import read_requirements
-from dgym.cli.init.survey import survey
+from dgym.cli.proposal import manifest_text, propose
 from dgym.errors import ManifestError
+from dgym.survey import read_requirements, survey
 
 TASK = """\
 # mine

@@ -5,8 +5,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from dgym.cli.cluster.connection import explained
-from dgym.cli.cluster.views import (
+from dgym.cli.cluster.connection import (
     ConditionView,
     EpisodeView,
     EpisodeViewStatus,
@@ -14,12 +13,13 @@ from dgym.cli.cluster.views import (
     SetView,
     SetViewStatus,
     age,
+    explained,
     table_of,
 )
 from dgym.cli.output import widen
 from dgym.errors import ManifestError
-from dgym.kube import Access, Credentials, NotFound
-from dgym.kube.errors import error_from_answer
+from dgym.kube import ClusterAccess, Credentials, NotFound
+from dgym.kube._resources import error_from_answer
 
 FINISHED = ConditionView(type="Finished", status="True", reason="Completed")
 
@@ -78,7 +78,7 @@ def test_ages(seconds, text):
     assert age(now - timedelta(seconds=seconds), now) == text
 
 
-ACCESS = Access(server="https://one", credentials=Credentials(), context="here")
+ACCESS = ClusterAccess(server="https://one", credentials=Credentials(), context="here")
 
 
 def refused(status, body, path="/apis/dgym.dev/v1alpha1/namespaces/a/episodes/b", method="GET"):

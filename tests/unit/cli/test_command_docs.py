@@ -6,10 +6,10 @@ import click
 import pytest
 
 from dgym.cli.app import cli
-from dgym.cli.migrate.section import KEYS, TOOLS
+from dgym.cli.migrate import KEYS, TOOLS
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGES = ("report.md", "migrating.md", "command-line.md", "agents.md")
+PAGES = ("report.md", "migrating.md", "your-own-repository.md", "agents.md")
 
 
 def commands():
@@ -30,8 +30,8 @@ def test_commands_in_the_docs_are_understood(page, line, tmp_path, monkeypatch):
             (tmp_path / path).touch()
         elif "/" in path:
             (tmp_path / path).mkdir(parents=True, exist_ok=True)
-    command = cli.get_command(click.Context(cli), name)
-    command.make_context(name, list(arguments))
+    parent = click.Context(cli, **cli.context_settings)  # a command keeps the names of --help of its first context
+    cli.get_command(parent, name).make_context(name, list(arguments), parent=parent)
 
 
 def test_the_page_about_migration_names_every_key_and_tool():

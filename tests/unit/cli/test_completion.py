@@ -1,15 +1,12 @@
 import os
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from dgym.cli.app import cli
-
-DGYM = Path(sys.executable).parent / "dgym"
+from tests.support.command import DGYM
 
 
 @pytest.fixture

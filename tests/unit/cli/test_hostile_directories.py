@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from dgym.cli.app import cli
-from dgym.results import Record, StoredResult, TrajectoryHeader, episode_path
-from dgym.ui import open_library
+from dgym.results import Record, StoredResult, TrajectoryHeader, episode_path, open_library
 from dgym.wire import EndReason, Observation, Step
+from tests.support.calc import BUGGY
 
 pytestmark = pytest.mark.attack("openers")
 
@@ -101,7 +101,7 @@ def test_the_page_lists_a_strangers_results(attempt, kind, name, tmp_path):
 def test_init_reads_a_strangers_repository_as_regular_files_of_bounded_size(kind, name, tmp_path, monkeypatch):
     root = tmp_path / "repo"
     (root / "tests").mkdir(parents=True)
-    (root / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    (root / "calc.py").write_text(BUGGY)
     (root / "tests/test_calc.py").write_text("import calc\n\n\ndef test_add():\n    assert calc.add(2, 3) == 5\n")
     kind(root / name)
     monkeypatch.chdir(tmp_path)

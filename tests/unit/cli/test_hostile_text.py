@@ -16,7 +16,7 @@ import dgym.cli
 from dgym.api import load
 from dgym.cli.app import cli
 from dgym.cli.output import add_row, console, echo, echo_json, table, text
-from dgym.cli.run.progress import Progress
+from dgym.cli.run import ProgressPrinter
 from dgym.results import Record, StoredResult, TrajectoryHeader, episode_path
 from dgym.terminal import printable
 from dgym.wire import EndReason
@@ -46,7 +46,7 @@ def test_what_is_printed_neither_drives_nor_deceives_a_terminal(one, two):
         echo(one)
         echo(two, err=True)
         echo_json({"value": one})
-        Progress(total=1, verbose=True).say(two)
+        ProgressPrinter(total=1, verbose=True).say(two)
         screen = console()
         screen.print(text(one))
         drawn = table(("A", "B"), breaking=("A",))
@@ -75,7 +75,7 @@ def results(tmp_path):
     names = {"task": f"=cmd|{HOSTILE}", "agent": f"@agent\n{HOSTILE}", "model": "-2+3"}
     record = Record.new(tmp_path / "results", episode_path("local", "one", "d"))
     record.begin(TrajectoryHeader())
-    result = StoredResult(resolved=True, reason=EndReason.RESOLVED, episode="one", steps=-1, **names)
+    result = StoredResult(resolved=True, reason=EndReason.RESOLVED, episode="one", duration_seconds=-1.5, **names)
     asyncio.run(record.finish(result))
     return names
 
@@ -96,7 +96,7 @@ def test_no_cell_of_text_is_a_formula(dgym_in, results):
     assert line["task"] == f"'=cmd|{SHOWN}"
     assert line["agent"] == f"'@agent\n{SHOWN}"
     assert line["model"] == "'-2+3"
-    assert line["steps"] == "-1"
+    assert line["seconds"] == "-1.5"
 
 
 def test_names_in_a_hostile_repository(dgym_in, tmp_path):

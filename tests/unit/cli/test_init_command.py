@@ -4,13 +4,14 @@ from click.testing import CliRunner
 from dgym.api import load
 from dgym.cli.app import cli
 from dgym.errors import ManifestError
+from tests.support.calc import BUGGY
 
 
 @pytest.fixture
 def repository(tmp_path):
     root = tmp_path / "My Repo"
     (root / "tests").mkdir(parents=True)
-    (root / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    (root / "calc.py").write_text(BUGGY)
     (root / "tests" / "test_calc.py").write_text(
         "from calc import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n"
     )
@@ -121,8 +122,8 @@ def test_doubts_are_told(init, tmp_path):
     (root / "node_modules").mkdir()
     done = init(tmp_path, "empty")
     assert done.exit_code == 0
-    for words in ("no tests were found", "Pipfile: not read", "asks for Python >=99.0", "node_modules is copied"):
-        assert words in done.output
+    for expected in ("no tests were found", "Pipfile: not read", "asks for Python >=99.0", "node_modules is copied"):
+        assert expected in done.output
 
 
 def test_the_packages_of_a_larger_repository_are_named(init, tmp_path):
@@ -133,7 +134,7 @@ def test_the_packages_of_a_larger_repository_are_named(init, tmp_path):
     (root / "test_all.py").write_text("import shop\n\n\ndef test_it():\n    pass\n")
     done = init(tmp_path, "large")
     assert done.exit_code == 0
-    assert f"{root} has no build system, and these directories have: packages/cart, packages/shop;" in done.output
+    assert f"{root} has no build system, but these directories have one: packages/cart, packages/shop;" in done.output
     assert f"Write a manifest for one: dgym init {root / 'packages' / 'cart'}\n" in done.output
     (root / "pyproject.toml").write_text('[project]\nname = "x"\n')
     assert "has no build system" not in init(tmp_path, "large", "--force").output

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.api import loads
-from dgym.cli.init import find_entrypoint, manifest_text, missing_requirements, other_python, propose
-from dgym.cli.init.dependencies import Requirements, Source, allows, read_requirements
-from dgym.cli.init.survey import Survey, protected_patterns, survey
+from dgym.cli.init import missing_requirements
 from dgym.cli.manifests import resource_name
-from dgym.sandbox.local import Pinned, environments
-from dgym.session.verification import Lack
+from dgym.cli.proposal import find_entrypoint, manifest_text, other_python, propose
+from dgym.sandbox.local import Pinned, _environments
+from dgym.session.scoring import Lack
+from dgym.survey import Requirements, RequirementsSource, Survey, allows, protected_patterns, read_requirements, survey
 
 TEST = "def test_it():\n    assert True\n"
 
@@ -341,8 +341,8 @@ def test_what_run_would_not_install_from_wheels_is_left_out_with_a_remedy(tmp_pa
 def test_what_is_proposed_is_what_run_installs_without_building(tmp_path_factory, lines):
     root = write(tmp_path_factory.mktemp("some"), {"requirements.txt": "\n".join(lines)})
     for line in read_requirements(root).lines:
-        assert environments._checked([line]) == [line]
-        environments._refuse_direct([line])
+        assert _environments._checked([line]) == [line]
+        _environments._refuse_direct([line])
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
@@ -378,9 +378,11 @@ def test_pythons_are_compared_by_minor_version(specifier, version, allowed):
 
 
 TEXT = st.text(min_size=1, max_size=40)
+# A line with an option is never proposed.
+LINES = TEXT.filter(lambda text: "--" not in text)
 
 
-@given(name=TEXT, path=TEXT, tests=st.lists(TEXT, max_size=3), lines=st.lists(TEXT, max_size=3), left=TEXT)
+@given(name=TEXT, path=TEXT, tests=st.lists(TEXT, max_size=3), lines=st.lists(LINES, max_size=3), left=TEXT)
 def test_the_manifest_is_valid_whatever_things_are_called(tmp_path_factory, name, path, tests, lines, left):
     root = tmp_path_factory.getbasetemp() / "unused" / name.replace("/", "_").replace("\0", "_")
     found = Survey(
@@ -398,7 +400,7 @@ def test_the_manifest_is_valid_whatever_things_are_called(tmp_path_factory, name
         builds=True,
         source_layout=True,
     )
-    source = Source(file=name, lines=tuple(lines))
+    source = RequirementsSource(file=name, lines=tuple(lines))
     requirements = Requirements(sources=(source,), left_out=(left,), extension=left)
     (resource,) = loads(manifest_text(propose(found, requirements, agent="human"), local_path=path))
     assert resource.metadata.name == resource_name(root.name)

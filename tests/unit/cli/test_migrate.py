@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dgym.api import DebugTask, Episode, EpisodeSet, load
 from dgym.cli.app import cli
-from dgym.cli.migrate.section import KEYS, Migration
+from dgym.cli.migrate import KEYS, Migration
 
 CONFIG = """
 base:
@@ -67,7 +67,7 @@ def converted(folder, text, *arguments):
 
 
 def test_every_section_becomes_an_episode_over_one_task(folder):
-    resources, said = converted(folder, CONFIG)
+    resources, report = converted(folder, CONFIG)
     task, *episodes = resources
     assert isinstance(task, DebugTask)
     assert [episode.metadata.name for episode in episodes] == [
@@ -83,7 +83,7 @@ def test_every_section_becomes_an_episode_over_one_task(folder):
     assert task.spec.image is None
     assert task.spec.scoring.stop_when_eval_passes
     assert {episode.spec.task_ref.name for episode in episodes} == {"thing"}
-    assert "dgym run out.yaml --results exps/thing" in said
+    assert "dgym run out.yaml --results exps/thing" in report
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_every_section_becomes_an_episode_over_one_task(folder):
     ],
 )
 def test_a_history_of_some_steps_is_not_converted(folder, setting, text):
-    (_, episode), said = converted(folder, f"debug_agent: {{env_kwargs: {{path: data/thing}}, {setting}}}\n")
+    (_, episode), report = converted(folder, f"debug_agent: {{env_kwargs: {{path: data/thing}}, {setting}}}\n")
     assert not episode.spec.agent.parameters
-    assert text in said
+    assert text in report
 
 
 def test_base_is_merged_and_overridden(folder):
@@ -118,12 +118,12 @@ def test_base_is_merged_and_overridden(folder):
 
 
 def test_tools_keep_their_settings_under_their_new_names(folder):
-    (_, rewriting, debugging, late), said = converted(folder, CONFIG)
+    (_, rewriting, debugging, late), report = converted(folder, CONFIG)
     assert rewriting.spec.tools == ("eval", "view", "rewrite")
     assert debugging.spec.tools[1].options == {"persistentBreakpoints": False}
     assert debugging.spec.tools[3] == "rewrite"
     assert late.spec.tools[0].options == {"persistentBreakpoints": False, "autoList": False}
-    assert "tools of debug_5_agent: there is no tool 'teleport'" in said
+    assert "tools of debug_5_agent: the tool 'teleport' does not exist" in report
 
 
 def test_what_is_lost_is_told_and_stands_in_the_manifest(folder):
@@ -132,7 +132,7 @@ def test_what_is_lost_is_told_and_stands_in_the_manifest(folder):
     )
     done = migrate("x.yaml")
     assert "Not converted:" in done.stderr
-    lost, different = "a: not a key of debug-gym", "llm_temperature: agents of dgym make one request a step"
+    lost, different = "a: an unknown key of debug-gym", "llm_temperature: agents of dgym make one request a step"
     assert f"Not converted:\n  {lost}" in done.stderr
     assert f"# Not converted: {lost}" in done.stdout
     assert f"Converted with a difference:\n  {different}" in done.stderr
@@ -159,28 +159,28 @@ def test_sections_with_other_tasks_get_tasks_of_their_own(folder):
 
 
 def test_a_bundled_benchmark_becomes_a_set_over_its_tasks(folder):
-    (found,), said = converted(folder, "debug_agent: {benchmark: mini_nightmare, problems: all, tools: [pdb]}")
+    (found,), report = converted(folder, "debug_agent: {benchmark: mini_nightmare, problems: all, tools: [pdb]}")
     assert isinstance(found, EpisodeSet)
     assert len(found.spec.tasks) == 10
     assert found.spec.template.tools == ("pdb", "submit")
-    assert "submit was added" in said
-    (found,), said = converted(folder, "debug_agent: {benchmark: mini_nightmare, problems: [formula, config]}")
+    assert "submit was added" in report
+    (found,), report = converted(folder, "debug_agent: {benchmark: mini_nightmare, problems: [formula, config]}")
     assert [task.name for task in found.spec.tasks] == ["formula"]
-    assert "has programs of its own" in said
+    assert "has programs of its own" in report
 
 
 def test_other_benchmarks_become_sets_that_wait_for_their_tasks(folder):
     text = "debug_agent: {benchmark: swebench, problems: %s, env_kwargs: {run_timeout: 3, dataset_id: x}}"
-    (found,), said = converted(folder, text % "all")
+    (found,), report = converted(folder, text % "all")
     assert found.spec.task_selector.match_labels == {"dgym.dev/benchmark": "swebench"}
-    assert "swebench does not come with dgym: dgym benchmark import swebench --from FILE reads it" in said
-    assert "Next: dgym benchmark import swebench --from FILE\n" in said
-    assert "dgym run out.yaml -f swebench-tasks" in said
-    assert "env_kwargs.run_timeout: belongs to the tasks of the benchmark" in said
+    assert "swebench does not come with dgym: dgym benchmark import swebench --from FILE reads it" in report
+    assert "Next: dgym benchmark import swebench --from FILE\n" in report
+    assert "dgym run out.yaml -f swebench-tasks" in report
+    assert "env_kwargs.run_timeout: belongs to the tasks of the benchmark" in report
     (found,), _ = converted(folder, text % "[astropy__astropy-12907]")
     assert [task.name for task in found.spec.tasks] == ["astropy-astropy-12907"]
-    _, said = converted(folder, "debug_agent: {benchmark: aider, problems: all}")
-    assert "dgym benchmark import aider --from FILE --adapter exercism" in said
+    _, report = converted(folder, "debug_agent: {benchmark: aider, problems: all}")
+    assert "dgym benchmark import aider --from FILE --adapter exercism" in report
 
 
 FLAT = """
@@ -211,7 +211,7 @@ def flat(agent="froggy", model="llm: {name: gpt-4o, temperature: 0.7}", tools="[
 
 
 def test_a_flat_configuration_becomes_a_task_and_an_episode(folder):
-    (task, episode), said = converted(folder, flat())
+    (task, episode), report = converted(folder, flat())
     assert task.spec.source.local_path == str(folder / "data" / "thing")
     assert task.spec.entrypoint == "python -m pytest -sv test.py"
     assert task.spec.debug_entrypoint == "python -m pytest -s test.py"
@@ -221,9 +221,9 @@ def test_a_flat_configuration_becomes_a_task_and_an_episode(folder):
     agent = episode.spec.agent
     assert (agent.name, agent.model, agent.temperature, agent.max_steps) == ("debug_agent", "gpt-4o", "0.7", 7)
     assert agent.parameters == {"systemPrompt": {"inline": "You repair programs. The task: {{ task }}"}}
-    assert "froggy is debug_agent here" in said
-    assert "terminal.extra_labels: " in said
-    assert "not a key of debug-gym" not in said
+    assert "froggy is debug_agent here" in report
+    assert "terminal.extra_labels: " in report
+    assert "unknown key of debug-gym" not in report
     checked = CliRunner().invoke(cli, ["validate", "out.yaml"])
     assert checked.exit_code == 0, checked.output
 
@@ -240,30 +240,30 @@ def test_a_flat_configuration_without_pdb_rewrites(folder):
 )
 @pytest.mark.parametrize("name", ["swebench", "swebench-debug", "swesmith", "r2egym", "aider"])
 def test_flat_configurations_of_benchmarks_become_sets(folder, about, name):
-    (found,), said = converted(folder, flat(agent="solution_agent", tools="[bash, submit]", about=about % name))
+    (found,), report = converted(folder, flat(agent="solution_agent", tools="[bash, submit]", about=about % name))
     assert isinstance(found, EpisodeSet)
     assert found.spec.template.agent.name == "solution"
     benchmark = "swebench" if name == "swebench-debug" else name
-    assert f"dgym benchmark import {benchmark} --from FILE" in said
+    assert f"dgym benchmark import {benchmark} --from FILE" in report
     assert CliRunner().invoke(cli, ["validate", "out.yaml"]).exit_code == 0
 
 
 def test_a_flat_configuration_without_tests_ends_without_a_score(folder):
     about = "task_data: {env_type: FreeEnv, image: 'ubuntu:22.04', local_path: data/thing, workspace_dir: /testbed}"
     tools = "[edit, bash, {submit: {eval_on_submit: false}}]"
-    (task, episode), said = converted(folder, flat(about=about, tools=tools))
+    (task, episode), report = converted(folder, flat(about=about, tools=tools))
     assert (task.spec.image, task.spec.working_directory) == ("ubuntu:22.04", "/testbed")
     assert task.spec.source.local_path == str(folder / "data" / "thing")
     assert episode.spec.tools[2].options == {"evaluate": False}
-    assert "the image must hold Python 3.6 or newer" in said
+    assert "the image must have Python 3.6 or newer" in report
     assert CliRunner().invoke(cli, ["validate", "out.yaml"]).exit_code == 0
 
 
 @pytest.mark.parametrize("problems", ["all", "[config]", "[formula]", "[formula, sheet_undo]"])
 def test_other_programs_of_the_same_name_are_told(folder, problems):
     about = f"dataset: {{type: mini_nightmare, problems: {problems}}}"
-    _, said = converted(folder, flat(about=about))
-    assert "dgym's mini_nightmare has programs of its own" in said
+    _, report = converted(folder, flat(about=about))
+    assert "dgym's mini_nightmare has programs of its own" in report
 
 
 def test_images_other_than_bare_pythons_are_kept(folder):
@@ -272,14 +272,14 @@ def test_images_other_than_bare_pythons_are_kept(folder):
         "    setup_commands: ['pip install six', 'apt install gcc']\n    session_commands: [conda activate x, cd .]\n"
         "    env_vars: {A: 1}\n"
     )
-    (task, _), said = converted(folder, text)
+    (task, _), report = converted(folder, text)
     assert task.spec.image == "team/tests:1"
     assert task.spec.requirements == ("six",)
     assert task.spec.setup_commands == ("apt install gcc",)
     assert task.spec.activate == "conda activate x && cd ."
     assert task.spec.env[0].value == "1"
-    assert "must hold these packages" in said
-    assert "runs without network" in said
+    assert "must have these packages" in report
+    assert "runs without network" in report
 
 
 @pytest.mark.parametrize(
@@ -287,10 +287,16 @@ def test_images_other_than_bare_pythons_are_kept(folder):
     [
         (
             flat(agent="frogy"),
-            "agent.type of section frogy: there is no agent 'frogy'; set it to one of bash_agent, debug_5_agent",
+            "agent.type of section frogy: the agent 'frogy' does not exist; set it to one of bash_agent, debug_5_agent",
         ),
-        ("a: {agent_type: x.Y, env_kwargs: {path: data/thing}}", "agent_type of section a: there is no agent 'x.Y'"),
-        ("my_agent: {env_kwargs: {path: data/thing}}", "agent_type of section my_agent: there is no agent 'my_agent'"),
+        (
+            "a: {agent_type: x.Y, env_kwargs: {path: data/thing}}",
+            "agent_type of section a: the agent 'x.Y' does not exist",
+        ),
+        (
+            "my_agent: {env_kwargs: {path: data/thing}}",
+            "agent_type of section my_agent: the agent 'my_agent' does not exist",
+        ),
     ],
 )
 def test_an_unknown_agent_stops_it(folder, text, complaint):
@@ -304,9 +310,9 @@ def test_an_unknown_agent_stops_it(folder, text, complaint):
 def test_parameters_and_templates_that_dgym_lacks_are_told(folder):
     text = "solution_agent: {env_kwargs: {path: data/thing, dir_tree_depth: 3}}\n"
     text += "debug_agent: {env_kwargs: {path: data/thing}, system_prompt: '{{ agent.env }}'}"
-    _, said = converted(folder, text)
-    assert "env_kwargs.dir_tree_depth of solution_agent: the agent solution has no such parameter" in said
-    assert "system_prompt of debug_agent: the template uses names of debug-gym" in said
+    _, report = converted(folder, text)
+    assert "env_kwargs.dir_tree_depth of solution_agent: the agent solution has no such parameter" in report
+    assert "system_prompt of debug_agent: the template uses names of debug-gym" in report
 
 
 def test_a_file_without_sections_is_one(folder):
@@ -327,7 +333,7 @@ def test_a_repository_outside_of_the_manifests_directory_is_allowed_by_the_print
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("debug_agent: {env_kwargs: {path: data/none}}", "there is no directory data/none here"),
+        ("debug_agent: {env_kwargs: {path: data/none}}", "the directory data/none was not found here"),
         ("debug_agent: {max_steps: 3}", "section debug_agent has neither a repository nor an image"),
     ],
 )

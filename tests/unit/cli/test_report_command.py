@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from dgym.cli.app import cli
 from dgym.results import Record, StoredResult, TrajectoryHeader, episode_path
 from dgym.wire import EndReason, Integrity, IntegritySign, Observation, Seen, Step, ToolCall
-from dgym.wire.provenance import ModelRecord, Provenance, ReportedBySandbox
+from dgym.wire.outcome import ModelRecord, Provenance, ReportedBySandbox
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def test_without_arguments_it_reads_the_default_directory(dgym, results):
     done = dgym()
     assert done.exit_code == 0, done.output
     assert "1 of 2 resolved: 50.0 % (9.5 to 90.5 %), pass@1 50.0 %, 1 failed" in done.output
-    for words in ("SetupFailed", "StepLimitReached", "pdb", "prepare", "m-1", "250.0", "1,000,000"):
-        assert words in done.output
+    for expected in ("SetupFailed", "StepLimitReached", "pdb", "prepare", "m-1", "250.0", "1,000,000"):
+        assert expected in done.output
 
 
 def test_resolved_and_clean_are_shown_apart(dgym, play, results):
@@ -99,10 +99,10 @@ def test_two_runs_are_compared(dgym, play, results):
         play("other", task, EndReason.RESOLVED, steps=2)
     done = dgym("results", "--compare", "other")
     assert done.exit_code == 0, done.output
-    said = " ".join(done.output.split())  # wherever the terminal's width broke it
-    assert "Of 2 tasks in both, B is better at 1, worse at 0 and equal at 1." in said
-    assert "McNemar's exact test: p = 1" in said
-    assert "Only B has a verdict on four" in said
+    printed = " ".join(done.output.split())  # wherever the terminal's width broke it
+    assert "Of 2 tasks in both, B is better at 1, worse at 0 and equal at 1." in printed
+    assert "McNemar's exact test: p = 1" in printed
+    assert "Only B has a verdict on four" in printed
     value = json.loads(dgym("results", "--compare", "other", "--output", "json").output)
     assert value["comparison"]["better"] == 1
     lines = list(csv.DictReader(io.StringIO(dgym("results", "--compare", "other", "--output", "csv").output)))
@@ -127,8 +127,8 @@ def test_arms_are_compared_within_eighty_columns(dgym, play, monkeypatch):
         line[:7] == ["without", "-", "with-pdb", "7", "0", "6", "-85.7"] and line[-1] == "0.0312" for line in lines
     )
     assert ["django_django", "with-pdb", "6/7", "85.7", "48.7", "to", "97.4"] in lines
-    said = " ".join(done.output.split())
-    assert "Pairs left out, without a verdict under one arm or both: 1 of without - with-pdb." in said
+    printed = " ".join(done.output.split())
+    assert "Pairs left out, without a verdict under one arm or both: 1 of without - with-pdb." in printed
     value = json.loads(dgym("--output", "json", "--baseline", "without", "--by", "dgym.dev/difficulty").output)
     assert (value["armPairs"][0]["a"], value["armPairs"][0]["incomplete"]) == ("without", 1)
     assert {group["label"] for group in value["labels"]} == {"dgym.dev/difficulty"}
@@ -202,12 +202,12 @@ def test_what_results_say_cannot_drive_the_terminal(dgym, play):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["none"], "there is no such directory"),
+        (["none"], "the directory does not exist"),
         (["results", "--price", "m-1"], "write MODEL=IN:OUT"),
         (["results", "--price", "m-1=2:nan"], "write MODEL=IN:OUT"),
         (["results", "--confidence", "95"], "--confidence"),
         (["results", "--agent", "dbug"], "there are results of debug"),
-        (["results", "--compare-agent", "debug"], "goes with --compare"),
+        (["results", "--compare-agent", "debug"], "requires --compare"),
         (["--output", "xml"], "table"),
     ],
 )

@@ -1,6 +1,7 @@
 """The figures of `dgym report --plot`."""
 
 import asyncio
+import importlib
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -9,13 +10,17 @@ import pytest
 from click.testing import CliRunner
 
 from dgym.cli.app import cli
-from dgym.cli.plots import FIGURES
-from dgym.cli.plots.arms import ArmData, arms_of, common_tools, shown, tool_shares
 from dgym.results import Record, StoredResult, TrajectoryHeader, episode_path
 from dgym.results.report import read_run
 from dgym.wire import EndReason, Observation, Step, ToolCall
 
 HOSTILE = "arm $\\frac{x$ <script>\x1b[31m\u202e"
+
+
+@pytest.fixture(scope="module")
+def plots():
+    """Imported here, because the import of matplotlib would slow the collection of tests down."""
+    return importlib.import_module("dgym.cli.plots")
 
 
 @pytest.fixture
@@ -46,11 +51,11 @@ def results(tmp_path):
     return tmp_path
 
 
-def test_one_file_a_figure_and_the_same_bytes_again(dgym, results):
+def test_one_file_a_figure_and_the_same_bytes_again(plots, dgym, results):
     done = dgym("--plot", "a.svg")
     assert done.exit_code == 0, done.output
     assert dgym("--plot", "b.svg").exit_code == 0
-    for name in FIGURES:
+    for name in plots.FIGURES:
         first, second = ((results / f"{letter}-{name}.svg").read_bytes() for letter in "ab")
         assert first == second
         # Well-formed, whatever the arm is called, and nothing in it runs.
@@ -58,11 +63,11 @@ def test_one_file_a_figure_and_the_same_bytes_again(dgym, results):
 
 
 @pytest.mark.parametrize("target", ["there", "there/", "new/deeper/"])
-def test_a_directory_takes_every_figure_by_its_name(dgym, results, target):
+def test_a_directory_takes_every_figure_by_its_name(plots, dgym, results, target):
     (results / "there").mkdir()
     done = dgym("--plot", target)
     assert done.exit_code == 0, done.output
-    assert sorted(path.name for path in (results / target).iterdir()) == sorted(f"{name}.svg" for name in FIGURES)
+    assert sorted(path.name for path in (results / target).iterdir()) == sorted(f"{name}.svg" for name in plots.FIGURES)
     assert dgym("--plot", target, "--figure", "steps").exit_code == 0
 
 
@@ -73,57 +78,57 @@ def test_a_single_figure_has_the_name_that_is_given(dgym, results):
     assert [path.name for path in results.glob("*.png")] == ["rates.png"]
 
 
-def test_an_arm_is_measured_by_its_verdicts(results):
+def test_an_arm_is_measured_by_its_verdicts(plots, results):
     run = read_run([results / "results"])
-    other, plain = arms_of(run)
+    other, plain = plots.arms_of(run, 0.95, {})
     assert other.label == "arm $\\frac{x$ <script>\\x1b[31m\\u202e"
-    assert other.rate(0.95)[0] == 0.5
-    assert plain.rate(0.95)[0] == 1.0
-    assert other.resolved_within() == [(0, 0.0), (3, 0.5), (4, 0.5)]
-    assert other.cost({}) == pytest.approx(0.3)
-    assert plain.cost({}) is None
+    assert other.rate[0] == 0.5
+    assert plain.rate[0] == 1.0
+    assert other.resolved_within == [(0, 0.0), (3, 0.5), (4, 0.5)]
+    assert other.cost == pytest.approx(0.3)
+    assert plain.cost is None
     assert plain.thousands_of_tokens == 0.25
-    names = common_tools([other, plain])
+    names = plots._common_tools([other, plain])
     assert names[0] == "view"
     assert names[-1] == "others"
-    shares = tool_shares(other, names)
+    shares = plots._tool_shares(other, names)
     assert (shares["view"], shares["pdb"]) == ([1.0, 0.5, 0.5, 0.0], [0.0, 0.5, 0.0, 0.0])
 
 
-def test_without_arms_agents_and_models_are_compared(tmp_path):
+def test_without_arms_agents_and_models_are_compared(plots, tmp_path):
     play(tmp_path, "", 1, EndReason.RESOLVED, "view", model="m")
-    (arm,) = arms_of(read_run([tmp_path / "results"]))
+    (arm,) = plots.arms_of(read_run([tmp_path / "results"]), 0.95, {})
     assert arm.label == "debug m"
-    assert ArmData(label="x", records=()).rate(0.95) == (0.0, 0.0, 1.0)
 
 
-def test_a_label_is_short():
-    assert len(shown("x" * 500)) == 36
+def test_a_label_is_short(plots):
+    assert len(plots._shown("x" * 500)) == 36
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (("--plot", "a.pdf"), "must end in .svg or .png"),
         (("--plot", "new"), "a directory, with a slash if it is new"),
         (("--plot", "results/local/e-1/d/1/result.json/"), "File exists"),
         (("--plot", "nowhere/a.svg"), "nowhere"),
-        (("--figure", "steps"), "--figure goes with --plot"),
+        (("--figure", "steps"), "--figure requires --plot"),
         (("--plot", "a.svg", "--compare", "results"), "--plot draws one run"),
     ],
 )
-def test_a_wrong_option_says_what_is_right(dgym, results, arguments, words):
+def test_a_wrong_option_says_what_is_right(dgym, results, arguments, expected):
     done = dgym(*arguments)
     assert done.exit_code == 2
-    assert words in done.output
+    assert expected in done.output
 
 
 def test_without_the_extra_the_option_names_it(dgym, results, monkeypatch):
+    monkeypatch.delitem(sys.modules, "dgym.cli.plots", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = dgym("--plot", "a.svg")
     assert "pip install 'dgym[plot]'" in f"{done.output}{done.exception}"
 
 
 def test_no_other_command_imports_matplotlib():
-    program = "import sys, dgym.cli.report, dgym.cli.plots; sys.exit('matplotlib' in sys.modules)"
+    program = "import sys, dgym.cli.report; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=90).returncode == 0

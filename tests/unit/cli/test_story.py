@@ -6,9 +6,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from dgym.agents.chat import Transcript
+from dgym.agents._chat import Transcript
 from dgym.cli.app import cli
-from dgym.llm import Message, ModelCall, Reply, Usage
+from dgym.llm import Message, ModelCall, Reply, TokenUsage
 from dgym.results import Record, StoredResult, TrajectoryHeader, episode_path
 from dgym.wire import EndReason, Observation, Step, ToolCall
 
@@ -32,15 +32,15 @@ def played(tmp_path):
     call = ToolCall(tool="pdb", arguments={"command": "p total"})
     record.write(Step(seq=1, call=call, observation=Observation(text=HOSTILE, tool="pdb", ok=False)), [exchange])
     counts = {"steps": 1, "score": 0, "max_score": 1, "input_tokens": 1200, "output_tokens": 30}
-    told = {"message": HOSTILE, "patch": "--- a/calc.py\n+++ b/calc.py\n", "price": "0.01"}
-    asyncio.run(record.finish(StoredResult(resolved=False, reason=EndReason.STEP_LIMIT_REACHED, **counts, **told)))
+    fields = {"message": HOSTILE, "patch": "--- a/calc.py\n+++ b/calc.py\n", "price": "0.01"}
+    asyncio.run(record.finish(StoredResult(resolved=False, reason=EndReason.STEP_LIMIT_REACHED, **counts, **fields)))
     return tmp_path / "results"
 
 
 def test_it_tells_what_was_thought_done_and_seen(dgym, played):
     done = dgym("--story", "results")
     assert done.exit_code == 0, done.output
-    for words in (
+    for expected in (
         "task calc, agent debug_agent gpt",
         "─── 0 · reset · ",
         "    add() is wrong.",
@@ -53,7 +53,7 @@ def test_it_tells_what_was_thought_done_and_seen(dgym, played):
         "1,200 tokens in, 30 out, cost 0.01",
         "      +++ b/calc.py",
     ):
-        assert words in done.output
+        assert expected in done.output
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def asked(tmp_path):
     transcript = Transcript()
     messages = [Message(role="system", content="Call tools."), Message(role="user", content=f"The task.\n{HOSTILE}")]
     for seq, calls in ((1, 1), (2, 2)):
-        reply = Reply(text="I look.", calls=(view,) * calls, usage=Usage(input_tokens=1500, cached_tokens=1200))
+        reply = Reply(text="I look.", calls=(view,) * calls, usage=TokenUsage(input_tokens=1500, cached_tokens=1200))
         exchange = transcript.record(messages, reply, [{"name": "view"}, {"name": "bash"}])
         for number in range(calls):
             observation = Observation(text=f"answer {seq}", tool="view")
@@ -133,7 +133,7 @@ def test_a_step_that_is_not_there_is_an_error_with_a_remedy(dgym, asked):
     done = dgym("--story", "--step", "9", "results")
     assert done.exit_code != 0
     assert "no such step; give one from 0 to 3" in str(done.output) + str(done.exception)
-    assert "add --story" in dgym("--step", "9", "results").output
+    assert "--step requires --story" in dgym("--step", "9", "results").output
 
 
 def test_hostile_text_neither_drives_the_terminal_nor_forges_a_line(dgym, played):

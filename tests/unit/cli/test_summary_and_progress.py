@@ -1,6 +1,6 @@
 import json
 
-from dgym.cli.run.progress import ROWS, Progress, counts, print_json, print_table, summary_line
+from dgym.cli.run import ROWS, ProgressPrinter, counts, print_json, print_table, summary_line
 from dgym.episodes import Finished, Logged, Started, Stepped, Waits
 from dgym.wire import EndReason
 
@@ -49,7 +49,7 @@ def test_json_has_every_episode_without_its_patch(job, result, capsys):
 
 
 def test_models_that_are_waited_for_are_shown_and_do_not_flood(job, capsys):
-    progress = Progress(total=3, verbose=False, live=False)
+    progress = ProgressPrinter(total=3, verbose=False, live=False)
     limited = "waiting for the model: rate limited, try 3, again in 21 s"
     progress(job("one"), Waits(limited))
     for number in range(50):
@@ -73,7 +73,7 @@ def events(result):
 
 
 def shown(job, result, capsys, *, verbose):
-    progress = Progress(total=3, verbose=verbose)
+    progress = ProgressPrinter(total=3, verbose=verbose)
     for event in events(result):
         progress(job("one"), event)
     progress.close()

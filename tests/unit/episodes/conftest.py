@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from dgym.api import AgentSpec, DebugTask, EpisodeSpec
-from dgym.episodes import Job
+from dgym.episodes import Job, RunOptions
 
 TASK = {"apiVersion": "dgym.dev/v1alpha1", "kind": "DebugTask", "metadata": {"name": "calc"}, "spec": {}}
 
@@ -20,7 +20,7 @@ def make_job(tmp_path):
             "digest": f"digest-{episode}",
             "manifest": "x.yaml",
             "base": str(tmp_path),
-            "results": str(tmp_path / "results"),
+            "options": RunOptions(results=str(tmp_path / "results")),
         }
         return Job(episode=episode, **{**defaults, **fields})
 

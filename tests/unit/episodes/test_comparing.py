@@ -1,6 +1,7 @@
 import pytest
 
 from dgym.api import loads
+from dgym.env import Opening
 from dgym.episodes import compare, run_again
 from dgym.errors import ManifestError
 from dgym.results import Trajectory, TrajectoryHeader
@@ -39,8 +40,16 @@ def test_a_large_difference_is_cut():
     assert "more lines" in difference.text
 
 
-async def test_a_trajectory_that_names_no_tools_is_refused():
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"tools": (5,)}, "calc: its tools are not a list of tools"),
+        ({"agent": {"maxSteps": "9"}}, "calc: its agent's limits are wrong: .*max_steps"),
+        ({"agent": {"maxSteps": 0}}, "calc: its agent's limits are wrong: .*max_steps"),
+    ],
+)
+async def test_a_trajectory_whose_header_is_wrong_is_refused(header, message):
     (task,) = loads("{apiVersion: dgym.dev/v1alpha1, kind: DebugTask, metadata: {name: calc}, spec: {}}")
-    trajectory = Trajectory(header=TrajectoryHeader(episode="calc", tools=(5,)), steps=())
-    with pytest.raises(ManifestError, match="calc: its tools are not a list of tools"):
-        await run_again(trajectory, task, sandbox="none", python=None)
+    trajectory = Trajectory(header=TrajectoryHeader(episode="calc", **header), steps=())
+    with pytest.raises(ManifestError, match=message):
+        await run_again(trajectory, task, Opening(sandbox="none"))

@@ -4,13 +4,12 @@ import asyncio
 
 import pytest
 
-from dgym.episodes.pod.assignments import Assignments, NoSlot, Outdated
-from dgym.episodes.pod.progress import Ending, Stage
-from dgym.wire import EndReason, Outcome
+from dgym.episodes.pod._assignments import Assignments, Ending, NoSlot, Outdated, Stage, failure
+from dgym.wire import AttemptOutcome, EndReason
 from dgym.wire.assignments import Assignment, AssignmentMode, AssignmentState
 from dgym.wire.http import Epochs
 
-DONE = Ending(state=AssignmentState.FINISHED, reason=EndReason.RESOLVED, outcome=Outcome(resolved=True))
+DONE = Ending(state=AssignmentState.FINISHED, outcome=AttemptOutcome(resolved=True, reason=EndReason.RESOLVED))
 
 
 def make(uid="one", epoch=1, mode=AssignmentMode.RUN, attempt=1):
@@ -65,6 +64,10 @@ async def settle():
         await asyncio.sleep(0)
 
 
+def status_of(held, uid):
+    return next(status for status in held.report().assignments if status.episode_uid == uid)
+
+
 @pytest.fixture
 async def held():
     player = Player()
@@ -74,64 +77,64 @@ async def held():
 
 
 async def test_the_same_epoch_is_the_same_assignment(held):
-    assert held.put(make()).state is AssignmentState.PREPARING
+    assert held.assign(make()).state is AssignmentState.PREPARING
     await settle()
-    status = held.put(make())
+    status = held.assign(make())
     assert (status.state, status.steps) == (AssignmentState.RUNNING, 2)
     assert held.player.playing == [("one", 1)]
 
 
 async def test_a_higher_epoch_begins_when_the_lower_one_has_ended(held):
-    held.put(make())
+    held.assign(make())
     await settle()
-    held.put(make(epoch=2))
+    held.assign(make(epoch=2))
     await settle()
     assert held.player.playing == [("one", 2)]
     assert held.player.most == 1
     with pytest.raises(Outdated):
-        held.put(make(epoch=1))
+        held.assign(make(epoch=1))
     assert [status.epoch for status in held.report().assignments] == [2]
 
 
 async def test_a_new_attempt_begins_whatever_its_epoch(held):
-    held.put(make(epoch=3))
-    await held.player.end("one", Ending(state=AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST), epoch=3)
-    assert held.status("one").state is AssignmentState.FAILED
-    status = held.put(make(attempt=2))
+    held.assign(make(epoch=3))
+    await held.player.end("one", failure(EndReason.SANDBOX_LOST, ""), epoch=3)
+    assert status_of(held, "one").state is AssignmentState.FAILED
+    status = held.assign(make(attempt=2))
     assert (status.state, status.attempt, status.epoch) == (AssignmentState.PREPARING, 2, 1)
     await settle()
     assert held.player.playing == [("one", 1)]
     with pytest.raises(Outdated):
-        held.put(make(attempt=1, epoch=9))
-    assert held.status("one").attempt == 2
+        held.assign(make(attempt=1, epoch=9))
+    assert status_of(held, "one").attempt == 2
 
 
 async def test_a_new_attempt_under_the_epoch_of_the_one_before_is_played_in_its_place(held):
-    held.put(make())
+    held.assign(make())
     await settle()
-    assert held.put(make(attempt=2)).attempt == 2
+    assert held.assign(make(attempt=2)).attempt == 2
     await settle()
     assert held.player.playing == [("one", 1)]
     assert held.player.most == 1
 
 
 async def test_an_assignment_that_is_deleted_before_it_begins_takes_the_one_before_with_it(held):
-    held.put(make())
+    held.assign(make())
     await settle()
-    held.put(make(epoch=2))
-    assert held.delete("one")
+    held.assign(make(epoch=2))
+    assert held.withdraw("one")
     await settle()
     assert held.player.playing == []
-    assert not held.delete("one")
+    assert not held.withdraw("one")
 
 
 @pytest.mark.parametrize("state", [AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE])
 async def test_a_result_is_stored_though_its_assignment_is_deleted(held, state):
     """The operator finishes an episode by the verdict that it reads from the pod, and deletes its assignment."""
-    held.put(make())
+    held.assign(make())
     await settle()
     held.player.reports["one", 1](Stage(state))
-    assert held.delete("one")
+    assert held.withdraw("one")
     await settle()
     assert held.player.playing == [("one", 1)]
     assert held.report().assignments == ()
@@ -147,21 +150,21 @@ async def test_a_result_is_stored_though_its_assignment_is_deleted(held, state):
 async def test_the_end_of_the_process_does_not_wait_for_a_deleted_one():
     player = Player()
     async with asyncio.timeout(10), Assignments(player, slots=1) as assignments:
-        assignments.put(make())
+        assignments.assign(make())
         await settle()
         player.reports["one", 1](Stage(AssignmentState.STORING))
-        assignments.delete("one")
+        assignments.withdraw("one")
     assert player.playing == []
 
 
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_recovery_waits_for_a_result_that_is_being_stored(held, deleted):
-    held.put(make())
+    held.assign(make())
     await settle()
     held.player.reports["one", 1](Stage(AssignmentState.STORE_UNAVAILABLE))
     if deleted:
-        held.delete("one")
-    held.put(make(epoch=2, mode=AssignmentMode.RECOVER))
+        held.withdraw("one")
+    held.assign(make(epoch=2, mode=AssignmentMode.RECOVER))
     await settle()
     assert held.player.playing == [("one", 1)]
     await held.player.end("one", DONE)
@@ -169,29 +172,29 @@ async def test_a_recovery_waits_for_a_result_that_is_being_stored(held, deleted)
 
 
 async def test_a_new_attempt_does_not_wait_for_the_result_of_the_one_before(held):
-    held.put(make())
+    held.assign(make())
     await settle()
     held.player.reports["one", 1](Stage(AssignmentState.STORING))
-    held.delete("one")
-    held.put(make(attempt=2, epoch=2))
+    held.withdraw("one")
+    held.assign(make(attempt=2, epoch=2))
     await settle()
     assert held.player.playing == [("one", 2)]
 
 
 async def test_slots_are_for_what_is_played_here(held):
-    held.put(make("one"))
-    held.put(make("observed", mode=AssignmentMode.PREPARE))
-    held.put(make("two"))
+    held.assign(make("one"))
+    held.assign(make("observed", mode=AssignmentMode.PREPARE))
+    held.assign(make("two"))
     with pytest.raises(NoSlot, match="all 2 slots"):
-        held.put(make("three"))
-    held.put(make("two", epoch=2))
+        held.assign(make("three"))
+    held.assign(make("two", epoch=2))
     assert held.gauges().used == 2
     await held.player.end("one", DONE)
-    held.put(make("three"))
+    held.assign(make("three"))
 
 
 async def test_what_ended_stays_until_it_is_deleted(held):
-    held.put(make())
+    held.assign(make())
     await held.player.end("one", DONE)
     (status,) = held.report().assignments
     assert (status.state, status.reason, status.outcome.resolved) == (
@@ -199,30 +202,30 @@ async def test_what_ended_stays_until_it_is_deleted(held):
         EndReason.RESOLVED,
         True,
     )
-    assert held.put(make()).state is AssignmentState.FINISHED
-    held.delete("one")
+    assert held.assign(make()).state is AssignmentState.FINISHED
+    held.withdraw("one")
     assert held.report().assignments == ()
 
 
 async def test_what_is_superseded_is_gone(held):
-    held.put(make())
+    held.assign(make())
     await held.player.end("one", None)
     assert held.report().assignments == ()
 
 
 async def test_a_fault_of_the_worker_itself_is_told(held):
-    held.put(make())
+    held.assign(make())
     await held.player.end("one", RuntimeError("broken"))
-    status = held.status("one")
+    status = status_of(held, "one")
     assert (status.state, status.reason) == (AssignmentState.FAILED, EndReason.INTERNAL_ERROR)
-    assert "broken" in status.message
+    assert "broken" in status.cause
 
 
 async def test_draining_takes_nothing_new_and_ends_with_the_last(held):
-    held.put(make())
+    held.assign(make())
     held.draining = True
     with pytest.raises(NoSlot, match="draining"):
-        held.put(make("two"))
+        held.assign(make("two"))
     waiting = asyncio.create_task(held.drained())
     await settle()
     assert not waiting.done()

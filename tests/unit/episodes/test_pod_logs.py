@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from dgym.episodes.pod.logs import EpisodeLog, configure_logging, logging_into
+from dgym.episodes.pod._telemetry import EpisodeLog, configure_logging, logging_into
 
 
 @pytest.fixture
@@ -27,6 +27,6 @@ def test_lines_of_an_agent_have_the_keys_of_all_components(logging_as_before, ca
         logging.getLogger("some.library").warning("slow")
     assigned, slow = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert list(assigned)[:4] == ["time", "level", "logger", "message"]
-    about = {"agent": "agents-0", "namespace": "team", "episode": "fix", "attempt": 2}
+    about = {"agent_pod": "agents-0", "namespace": "team", "episode": "fix", "attempt": 2}
     for line in (assigned, slow):
         assert {name: line[name] for name in about} == about

@@ -4,10 +4,10 @@ import pytest
 
 from dgym.agents import AgentContext
 from dgym.agents.replay import read_calls
-from dgym.episodes.pod.attempt import read_run
+from dgym.episodes.pod._attempt import read_run
 from dgym.errors import DgymError
 from dgym.wire.assignments import Assignment
-from dgym.wire.http import Epochs, NamedTool
+from dgym.wire.http import Epochs, ToolWithOptions
 
 
 def assignment(agent, **fields):
@@ -30,7 +30,9 @@ def assignment(agent, **fields):
 
 def test_seed_tools_and_session_are_the_episodes():
     run = read_run(
-        assignment({"name": "rewrite_agent", "seed": 5, "model": "m"}, sample=2, tools=("pdb", NamedTool(name="eval")))
+        assignment(
+            {"name": "rewrite_agent", "seed": 5, "model": "m"}, sample=2, tools=("pdb", ToolWithOptions(name="eval"))
+        )
     )
     assert run.seed == 7
     assert [getattr(tool, "name", tool) for tool in run.tools] == ["eval"]

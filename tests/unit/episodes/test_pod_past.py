@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.episodes.pod import past as module
-from dgym.episodes.pod.past import make_past
+from dgym.episodes.pod import _session as module
+from dgym.episodes.pod._session import make_past
 from dgym.results import TimedStep, UnansweredStep
 from dgym.wire import Observation, ToolCall
-from dgym.wire.assignments import PoisonedStep
+from dgym.wire.assignments import OmittedStep
 
 CALL = ToolCall(tool="bash", arguments={"command": "true"})
 
 
-def said(text, tokens):
+def exchange_of(text, tokens):
     return {"text": text, "usage": {"inputTokens": tokens, "outputTokens": 1}, "sent": []}
 
 
@@ -25,14 +25,14 @@ def recorded(count):
             call=CALL if seq else None,
             observation=Observation(text=f"observed {seq}"),
             elapsed_seconds=float(seq),
-            exchanges=(said(f"said {seq}", seq),) if seq else msgspec.UNSET,
+            exchanges=(exchange_of(f"said {seq}", seq),) if seq else msgspec.UNSET,
         )
         for seq in range(count)
     )
 
 
 def in_flight(seq):
-    return UnansweredStep(seq=seq, call=CALL, exchanges=(said(f"said {seq}", seq),))
+    return UnansweredStep(seq=seq, call=CALL, exchanges=(exchange_of(f"said {seq}", seq),))
 
 
 def test_without_a_record_the_episode_begins_afresh():
@@ -40,11 +40,11 @@ def test_without_a_record_the_episode_begins_afresh():
 
 
 def test_steps_whose_record_is_lost_keep_their_numbers():
-    past = make_past(recorded(3), in_flight(3), [PoisonedStep(step=5, reason="OOMKilled")])
+    past = make_past(recorded(3), in_flight(3), [OmittedStep(step=5, reason="OOMKilled")])
     assert past.steps[:3] == recorded(3)
     assert [step.call for step in past.steps[3:]] == [CALL, module._UNRECORDED, module._UNRECORDED]
     assert [step.observation.ok for step in past.steps[3:]] == [False] * 3
-    assert "is lost" in past.steps[4].observation.text
+    assert "is missing in the trajectory" in past.steps[4].observation.text
     assert past.steps[5].observation.text.startswith("sandbox killed (OOMKilled)")
     assert past.steps[3].exchanges == in_flight(3).exchanges
     assert past.unrecorded == {5: (), 6: ()}
@@ -52,18 +52,18 @@ def test_steps_whose_record_is_lost_keep_their_numbers():
 
 @pytest.mark.parametrize("numbers", [(3,), (3, 5)])
 def test_without_a_record_only_the_reset_is_made_again(numbers):
-    past = make_past((), None, [PoisonedStep(step=step) for step in numbers])
-    assert (past.history.steps[0].call, past.history.steps[0].observation.text) == (None, "")
+    past = make_past((), None, [OmittedStep(step=step) for step in numbers])
+    assert (past.trajectory.steps[0].call, past.trajectory.steps[0].observation.text) == (None, "")
     assert (len(past.steps), past.poisoned, past.copied) == (numbers[-1] + 1, numbers, ())
     assert past.unrecorded == dict.fromkeys(range(len(past.steps) + 1), ())
 
 
 def test_a_number_that_no_step_has_fills_no_memory():
-    assert make_past((), None, [PoisonedStep(step=2**53)]) is None
+    assert make_past((), None, [OmittedStep(step=2**53)]) is None
 
 
 def test_a_poisoned_step_in_flight_is_observed_as_a_death():
-    past = make_past(recorded(3), in_flight(3), [PoisonedStep(step=3, reason="OOMKilled")])
+    past = make_past(recorded(3), in_flight(3), [OmittedStep(step=3, reason="OOMKilled")])
     assert past.steps[:3] == past.copied == recorded(3)
     assert (past.steps[3].call, past.steps[3].exchanges) == (CALL, in_flight(3).exchanges)
     assert past.steps[3].observation.text.startswith("sandbox killed (OOMKilled)")
@@ -79,7 +79,7 @@ def test_a_step_in_flight_that_killed_nothing_is_left_to_the_agent():
 
 
 def test_a_recorded_step_that_killed_its_replay_is_observed_as_a_death():
-    past = make_past(recorded(3), None, [PoisonedStep(step=1, reason="exit status 143")])
+    past = make_past(recorded(3), None, [OmittedStep(step=1, reason="exit status 143")])
     assert "exit status 143" in past.steps[1].observation.text
     assert past.steps[1].exchanges == recorded(3)[1].exchanges
     assert past.steps[2] == recorded(3)[2]
@@ -88,18 +88,18 @@ def test_a_recorded_step_that_killed_its_replay_is_observed_as_a_death():
 def test_more_than_is_taken_counts_as_lost(monkeypatch):
     monkeypatch.setattr(module, "REPLAY_LIMIT", 100)
     assert make_past(recorded(3), None, ()) is None
-    past = make_past(recorded(3), None, [PoisonedStep(step=2)])
+    past = make_past(recorded(3), None, [OmittedStep(step=2)])
     assert [step.call for step in past.steps] == [None, module._UNRECORDED, module._UNRECORDED]
 
 
 @given(st.integers(0, 6), st.none() | st.integers(0, 7), st.sets(st.integers(0, 9)))
-def test_the_steps_are_always_a_history(count, seq, poisoned):
+def test_the_steps_are_always_a_trajectory(count, seq, poisoned):
     unanswered = in_flight(seq) if seq is not None and seq == count else None
-    past = make_past(recorded(count), unanswered, [PoisonedStep(step=step) for step in poisoned])
+    past = make_past(recorded(count), unanswered, [OmittedStep(step=step) for step in poisoned])
     if past is None:
         assert count == len(poisoned) == 0
         return
-    assert [step.seq for step in past.history.steps] == list(range(max(count, max(poisoned, default=0) + 1)))
+    assert [step.seq for step in past.trajectory.steps] == list(range(max(count, max(poisoned, default=0) + 1)))
     assert [step.call is None for step in past.steps] == [not seq for seq in range(len(past.steps))]
     assert past.poisoned == tuple(sorted(poisoned))
     for step in past.steps[1:]:

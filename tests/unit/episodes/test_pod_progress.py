@@ -2,8 +2,8 @@
 
 import pytest
 
-from dgym.episodes.pod.metrics import Metrics
-from dgym.episodes.pod.progress import Progress
+from dgym.episodes.pod._assignments import AssignmentProgress
+from dgym.episodes.pod._telemetry import Metrics
 from dgym.results import StoreUnavailable
 from dgym.wire import Observation, Step
 from dgym.wire.assignments import AssignmentState
@@ -11,32 +11,34 @@ from dgym.wire.assignments import AssignmentState
 
 @pytest.mark.parametrize("stage", [AssignmentState.PREPARING, AssignmentState.RUNNING, AssignmentState.CLOSING])
 def test_a_store_that_is_away_before_there_is_a_verdict_changes_no_stage(stage):
-    told, metrics = [], Metrics()
-    progress = Progress(lambda stage: told.append(stage.state), metrics, namespace="team")
+    reported, metrics = [], Metrics()
+    progress = AssignmentProgress(lambda stage: reported.append(stage.state), metrics, namespace="team")
     progress.enter(stage)
     progress.store_unavailable(StoreUnavailable("away"))
-    assert set(told) == {stage}
+    assert set(reported) == {stage}
     assert b"dgym_agent_store_failures_total 1.0" in metrics.text()
 
 
 def test_the_deadline_runs_from_the_reset_to_the_last_step():
-    told = []
-    progress = Progress(lambda stage: told.append(stage.active), Metrics(), namespace="team")
+    reported = []
+    progress = AssignmentProgress(lambda stage: reported.append(stage.active), Metrics(), namespace="team")
     progress.enter(AssignmentState.PREPARING)
     progress.enter(AssignmentState.RUNNING)
     progress.step_recorded(Step(seq=0, call=None, observation=Observation(text="")))
     progress.enter(AssignmentState.CLOSING)
-    assert told == [False, False, True, False]
+    assert reported == [False, False, True, False]
 
-    progress = Progress(lambda stage: told.append(stage.active), Metrics(), namespace="team")
+    progress = AssignmentProgress(lambda stage: reported.append(stage.active), Metrics(), namespace="team")
     progress.resumed()
     progress.enter(AssignmentState.RUNNING)
-    assert told[-1]
+    assert reported[-1]
 
 
 def test_what_the_model_keeps_waiting_is_told_while_the_agent_runs_alone():
-    told = []
-    progress = Progress(lambda stage: told.append((stage.state, stage.cause)), Metrics(), namespace="team")
+    reported = []
+    progress = AssignmentProgress(
+        lambda stage: reported.append((stage.state, stage.cause)), Metrics(), namespace="team"
+    )
     progress.enter(AssignmentState.RUNNING)
     progress.waits("waiting for the model")
     progress.step_recorded(Step(seq=0, call=None, observation=Observation(text="")))
@@ -45,16 +47,25 @@ def test_what_the_model_keeps_waiting_is_told_while_the_agent_runs_alone():
     progress.waits("")
     running, closing = AssignmentState.RUNNING, AssignmentState.CLOSING
     waits = "waiting for the model"
-    assert told == [(running, ""), (running, waits), (running, waits), (closing, ""), (running, waits), (running, "")]
+    assert reported == [
+        (running, ""),
+        (running, waits),
+        (running, waits),
+        (closing, ""),
+        (running, waits),
+        (running, ""),
+    ]
 
 
 def test_a_verdict_that_waits_for_its_store_is_told_as_such():
-    told = []
-    progress = Progress(lambda stage: told.append((stage.state, stage.cause)), Metrics(), namespace="team")
+    reported = []
+    progress = AssignmentProgress(
+        lambda stage: reported.append((stage.state, stage.cause)), Metrics(), namespace="team"
+    )
     progress.enter(AssignmentState.STORING)
     progress.store_unavailable(StoreUnavailable("away"))
     progress.store_unavailable(None)
-    assert told == [
+    assert reported == [
         (AssignmentState.STORING, ""),
         (AssignmentState.STORE_UNAVAILABLE, "away"),
         (AssignmentState.STORING, ""),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dgym.episodes.pod.tokens import Tokens, main, write_tokens
-from dgym.wire.assignments import AgentRole, make_agent_key, make_assign_token, make_pool_key, make_results_token
+from dgym.episodes.pod._tokens import Tokens, main, write_tokens
+from dgym.wire.assignments import AgentPodRole, make_agent_pod_key, make_assign_token, make_pool_key, make_results_token
 from dgym.wire.http import token_digest
 
 KEY = b"key"
@@ -29,12 +29,12 @@ def tokens(pool, tmp_path):
 
 
 def assign(*, key=POOL_KEY, uid="uid", hour=HOUR):
-    return make_assign_token(make_agent_key(key, uid), hour)
+    return make_assign_token(make_agent_pod_key(key, uid), hour)
 
 
 @pytest.mark.parametrize(("hour", "allowed"), [(-2, False), (-1, True), (0, True), (1, True), (2, False)])
 def test_a_token_lasts_for_its_hour_and_as_long_as_clocks_may_differ(tokens, hour, allowed):
-    assert tokens.allows(f"Bearer {assign(hour=HOUR + hour)}", AgentRole.ASSIGN) == allowed
+    assert tokens.allows(f"Bearer {assign(hour=HOUR + hour)}", AgentPodRole.ASSIGN) == allowed
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_a_token_lasts_for_its_hour_and_as_long_as_clocks_may_differ(tokens, hou
     ids=["another agent", "another pool", "key of the pool", "token for results", "empty", "not ASCII"],
 )
 def test_no_other_token_is_the_operators(tokens, token):
-    assert not tokens.allows(f"Bearer {token}", AgentRole.ASSIGN)
+    assert not tokens.allows(f"Bearer {token}", AgentPodRole.ASSIGN)
 
 
 def test_results_are_read_with_their_own_token(tokens):
-    assert tokens.allows(f"bearer {RESULTS}", AgentRole.RESULTS)
-    assert not tokens.allows(f"Bearer {assign()}", AgentRole.RESULTS)
-    assert not tokens.allows(RESULTS, AgentRole.RESULTS)
+    assert tokens.allows(f"bearer {RESULTS}", AgentPodRole.RESULTS)
+    assert not tokens.allows(f"Bearer {assign()}", AgentPodRole.RESULTS)
+    assert not tokens.allows(RESULTS, AgentPodRole.RESULTS)
 
 
 def test_the_agent_gets_no_key_of_the_pool(pool, tmp_path):
@@ -64,7 +64,7 @@ def test_the_agent_gets_no_key_of_the_pool(pool, tmp_path):
         (tmp_path / "tokens").mkdir(exist_ok=True)
         write_tokens(pool, tmp_path / "tokens", "uid")
     written = {path.name: path.read_text() for path in (tmp_path / "tokens").iterdir()}
-    assert written == {"agent-key": make_agent_key(POOL_KEY, "uid"), "results-token-sha256": token_digest(RESULTS)}
+    assert written == {"agent-key": make_agent_pod_key(POOL_KEY, "uid"), "results-token-sha256": token_digest(RESULTS)}
 
 
 def test_what_is_missing_is_named(pool, tmp_path, capsys):
@@ -78,5 +78,5 @@ def test_what_is_missing_is_named(pool, tmp_path, capsys):
 
 
 def test_without_its_files_an_agent_obeys_nobody(tmp_path):
-    for role in AgentRole:
+    for role in AgentPodRole:
         assert not Tokens(tmp_path).allows(f"Bearer {assign()}", role)

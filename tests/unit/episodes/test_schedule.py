@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.episodes import SetCosts
-from dgym.episodes.pool import Schedule
+from dgym.episodes._worker_processes import Schedule
 from dgym.results import StoredResult
 from dgym.wire import EndReason
 
 VERDICT = StoredResult(resolved=True, reason=EndReason.RESOLVED)
-FAILED = StoredResult(resolved=False, reason=EndReason.AGENT_LOST)
+FAILED = StoredResult(resolved=False, reason=EndReason.AGENT_POD_LOST)
 
 
 def paid(price):
@@ -21,8 +21,9 @@ def paid(price):
 def lost_attempt(job, *prices):
     folder = job.folder.path / "1"
     folder.mkdir(parents=True)
-    exchanges = [{"usage": {"price": price}} for price in prices]
-    lines = [{"schemaVersion": 1}, {"seq": 0}, {"seq": 1, "exchanges": exchanges}]
+    exchanges = [{"sent": [[0, 0]], "usage": {"price": price}} for price in prices]
+    step = {"seq": 0, "call": None, "observation": {"text": ""}}
+    lines = [{"schemaVersion": 1}, step, {**step, "seq": 1, "exchanges": exchanges}]
     (folder / "trajectory.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"seq": 2, "exch')
 
 

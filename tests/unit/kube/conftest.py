@@ -6,7 +6,7 @@ from random import Random
 import msgspec
 import pytest
 
-from dgym.kube import Store
+from dgym.kube import InformerStore
 from tests.fakes.kube_clocks import ManualClock
 
 
@@ -42,5 +42,5 @@ def random() -> Random:
 
 
 @pytest.fixture
-def store(clock: ManualClock) -> Store[Thing]:
-    return Store(clock)
+def store(clock: ManualClock) -> InformerStore[Thing]:
+    return InformerStore(clock)

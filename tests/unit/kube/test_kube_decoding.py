@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from dgym.kube import ConnectionLost, Expired
-from dgym.kube.resources import EventDecoder, PageDecoder, UnreadableObject
+from dgym.kube._resources import EventDecoder, PageDecoder, UnreadableObject
 
 
 class Meta(msgspec.Struct, rename="camel"):

@@ -15,7 +15,7 @@ from dgym.kube import (
     TooManyRequests,
     Unauthorized,
 )
-from dgym.kube.errors import error_from_answer, error_from_event
+from dgym.kube._resources import error_from_answer, error_from_event
 
 
 def status(code: int, reason: str = "", message: str = "", **details: object) -> bytes:

@@ -7,12 +7,12 @@ import dgym.kube as kube
 
 NAMES = """
 CONFIG_MAPS DEBUG_TASKS EPISODES EPISODE_SETS EVENTS LEASES NAMESPACES NETWORK_POLICIES PODS RESOURCE_QUOTAS
-SANDBOX_POOLS SECRETS SUBJECT_ACCESS_REVIEWS TOKEN_REVIEWS
-Access AccessError AlreadyExists Answer ApiError Backoff BadRequest Change Client Clock Conflict ConnectionLost
-EventRecorder EventType Expired Credentials Forbidden Invalid Key LeaderElector LeadershipLost LeaseRecord
-SERVICE_ACCOUNT LeaseSpec NotFound Object PortForward PortUnreachable Priority QueueClosed Reflector Request
-Resource ServerUnavailable Source Store SystemClock TokenBucket TooManyRequests Transport Unauthorized
-UnreadableAnswer WatchSettings WorkQueue key_of load_access
+SANDBOX_POOLS SECRETS SUBJECT_ACCESS_REVIEWS TOKEN_REVIEWS ClusterAccess AccessError AlreadyExists ApiResponse
+ApiError Backoff BadRequest ObjectChange Client Clock Conflict ConnectionLost EventRecorder EventType Expired
+Credentials Forbidden Invalid Key LeaderElector LeadershipLost LeaseRecord SERVICE_ACCOUNT LeaseSpec NotFound Object
+PortForward PortUnreachable Priority QueueClosed Reflector ApiRequest Resource ServerUnavailable ChangeSource
+InformerStore SystemClock TokenBucket TooManyRequests Transport Unauthorized UnreadableAnswer WatchSettings
+WorkQueue key_of load_access
 """
 
 

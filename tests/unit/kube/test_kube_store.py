@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.kube import Change, Source, Store
+from dgym.kube import ChangeSource, InformerStore, ObjectChange
 from tests.fakes.kube_clocks import ManualClock
 
 Make = Callable[..., Any]
@@ -13,49 +13,53 @@ A = ("ns", "a")
 
 
 @pytest.fixture
-def changes(store: Store[Any]) -> list[Change[Any]]:
-    seen: list[Change[Any]] = []
+def changes(store: InformerStore[Any]) -> list[ObjectChange[Any]]:
+    seen: list[ObjectChange[Any]] = []
     store.subscribe(seen.append)
     return seen
 
 
-def told(changes: list[Change[Any]]) -> list[tuple[str, str, str, str]]:
+def summaries(changes: list[ObjectChange[Any]]) -> list[tuple[str, str, str, str]]:
     def version(item: Any) -> str:
         return "-" if item is None else item.metadata.resource_version
 
     return [(change.source, change.key[1], version(change.old), version(change.new)) for change in changes]
 
 
-def test_a_list_then_a_watch(store: Store[Any], thing: Make, changes: list[Change[Any]]) -> None:
+def test_a_list_then_a_watch(store: InformerStore[Any], thing: Make, changes: list[ObjectChange[Any]]) -> None:
     store.replace([thing("a", 1), thing("b", 2)], "3")
     store.put(thing("a", 4))
     store.remove(thing("b", 5))
     assert [item.metadata.name for item in store] == ["a"]
     assert len(store) == 1
-    assert told(changes) == [
-        (Source.LIST, "a", "-", "1"),
-        (Source.LIST, "b", "-", "2"),
-        (Source.WATCH, "a", "1", "4"),
-        (Source.WATCH, "b", "5", "-"),
+    assert summaries(changes) == [
+        (ChangeSource.LIST, "a", "-", "1"),
+        (ChangeSource.LIST, "b", "-", "2"),
+        (ChangeSource.WATCH, "a", "1", "4"),
+        (ChangeSource.WATCH, "b", "5", "-"),
     ]
 
 
-def test_listing_again_tells_only_what_differs(store: Store[Any], thing: Make, changes: list[Change[Any]]) -> None:
+def test_listing_again_tells_only_what_differs(
+    store: InformerStore[Any], thing: Make, changes: list[ObjectChange[Any]]
+) -> None:
     store.replace([thing("a", 1), thing("b", 2), thing("c", 3)], "3")
     changes.clear()
     store.replace([thing("a", 1), thing("c", 5)], "6")
-    assert told(changes) == [(Source.LIST, "c", "3", "5"), (Source.LIST, "b", "2", "-")]
+    assert summaries(changes) == [(ChangeSource.LIST, "c", "3", "5"), (ChangeSource.LIST, "b", "2", "-")]
     assert changes[-1].last.metadata.name == "b"
 
 
-def test_a_list_of_one_namespace_leaves_the_others_alone(store: Store[Any], thing: Make) -> None:
+def test_a_list_of_one_namespace_leaves_the_others_alone(store: InformerStore[Any], thing: Make) -> None:
     store.replace([thing("a", 1, namespace="x")], "1", namespace="x")
     store.replace([thing("b", 1, namespace="y")], "1", namespace="y")
     store.replace([], "2", namespace="x")
     assert [item.metadata.namespace for item in store] == ["y"]
 
 
-def test_an_object_that_is_there_but_cannot_be_read_is_not_taken_for_gone(store: Store[Any], thing: Make) -> None:
+def test_an_object_that_is_there_but_cannot_be_read_is_not_taken_for_gone(
+    store: InformerStore[Any], thing: Make
+) -> None:
     store.put(thing("a", 1))
     store.replace([], "5", keep={A})
     assert store.get(A) is not None
@@ -65,35 +69,41 @@ def test_an_object_that_is_there_but_cannot_be_read_is_not_taken_for_gone(store:
 
 
 def test_an_own_write_is_seen_at_once_and_older_versions_do_not_undo_it(
-    store: Store[Any], thing: Make, changes: list[Change[Any]]
+    store: InformerStore[Any], thing: Make, changes: list[ObjectChange[Any]]
 ) -> None:
     store.put(thing("a", 1))
     store.assume(thing("a", 9))
     store.put(thing("a", 5))
     store.put(thing("a", 9))
     store.put(thing("a", 10))
-    assert told(changes) == [(Source.WATCH, "a", "-", "1"), (Source.OWN, "a", "1", "9"), (Source.WATCH, "a", "9", "10")]
+    assert summaries(changes) == [
+        (ChangeSource.WATCH, "a", "-", "1"),
+        (ChangeSource.OWN, "a", "1", "9"),
+        (ChangeSource.WATCH, "a", "9", "10"),
+    ]
 
 
-def test_versions_are_numbers_not_text(store: Store[Any], thing: Make) -> None:
+def test_versions_are_numbers_not_text(store: InformerStore[Any], thing: Make) -> None:
     store.assume(thing("a", 100))
     store.put(thing("a", 99))
     assert store.get(A).metadata.resource_version == "100"
 
 
-def test_versions_that_are_no_numbers_are_believed_in_the_order_they_come(store: Store[Any], thing: Make) -> None:
+def test_versions_that_are_no_numbers_are_believed_in_the_order_they_come(
+    store: InformerStore[Any], thing: Make
+) -> None:
     store.assume(thing("a", "zz"))
     store.put(thing("a", "aa"))
     assert store.get(A).metadata.resource_version == "aa"
 
 
-def test_an_answer_that_comes_after_the_watch_does_not_set_it_back(store: Store[Any], thing: Make) -> None:
+def test_an_answer_that_comes_after_the_watch_does_not_set_it_back(store: InformerStore[Any], thing: Make) -> None:
     store.put(thing("a", 9))
     store.assume(thing("a", 5))
     assert store.get(A).metadata.resource_version == "9"
 
 
-def test_a_list_from_before_an_own_create_does_not_remove_it(store: Store[Any], thing: Make) -> None:
+def test_a_list_from_before_an_own_create_does_not_remove_it(store: InformerStore[Any], thing: Make) -> None:
     store.assume(thing("a", 9))
     store.replace([], "8")
     assert store.get(A) is not None
@@ -102,7 +112,7 @@ def test_a_list_from_before_an_own_create_does_not_remove_it(store: Store[Any], 
 
 
 def test_a_list_is_believed_where_nothing_was_written_even_if_its_versions_went_back(
-    store: Store[Any], thing: Make
+    store: InformerStore[Any], thing: Make
 ) -> None:
     store.put(thing("a", 900))
     store.put(thing("b", 901))
@@ -110,7 +120,7 @@ def test_a_list_is_believed_where_nothing_was_written_even_if_its_versions_went_
     assert [item.metadata.resource_version for item in store] == ["5"]
 
 
-def test_a_late_answer_does_not_bring_back_what_is_gone(store: Store[Any], thing: Make) -> None:
+def test_a_late_answer_does_not_bring_back_what_is_gone(store: InformerStore[Any], thing: Make) -> None:
     store.put(thing("a", 1))
     store.remove(thing("a", 3))
     store.assume(thing("a", 2))
@@ -119,17 +129,19 @@ def test_a_late_answer_does_not_bring_back_what_is_gone(store: Store[Any], thing
     assert store.get(A).metadata.uid == "another"
 
 
-def test_an_own_delete_is_seen_at_once_and_stays(store: Store[Any], thing: Make, changes: list[Change[Any]]) -> None:
+def test_an_own_delete_is_seen_at_once_and_stays(
+    store: InformerStore[Any], thing: Make, changes: list[ObjectChange[Any]]
+) -> None:
     store.put(thing("a", 1))
     store.assume_deleted(A, "uid-a")
     store.put(thing("a", 2))
     store.replace([thing("a", 2)], "2")
     store.remove(thing("a", 3))
-    assert told(changes) == [(Source.WATCH, "a", "-", "1"), (Source.OWN, "a", "1", "-")]
+    assert summaries(changes) == [(ChangeSource.WATCH, "a", "-", "1"), (ChangeSource.OWN, "a", "1", "-")]
 
 
 def test_an_object_that_is_gone_stays_until_the_watch_shows_its_end(
-    store: Store[Any], thing: Make, changes: list[Change[Any]]
+    store: InformerStore[Any], thing: Make, changes: list[ObjectChange[Any]]
 ) -> None:
     store.put(thing("a", 1))
     store.assume_ended(A, "another", lambda _known: thing("a", 9))
@@ -137,10 +149,10 @@ def test_an_object_that_is_gone_stays_until_the_watch_shows_its_end(
     assert store.get(A).metadata.resource_version == "1"
     store.remove(thing("a", 3))
     assert store.get(A) is None
-    assert told(changes)[1:] == [(Source.OWN, "a", "1", "1"), (Source.WATCH, "a", "3", "-")]
+    assert summaries(changes)[1:] == [(ChangeSource.OWN, "a", "1", "1"), (ChangeSource.WATCH, "a", "3", "-")]
 
 
-def test_deleting_an_object_spares_its_successor_of_the_same_name(store: Store[Any], thing: Make) -> None:
+def test_deleting_an_object_spares_its_successor_of_the_same_name(store: InformerStore[Any], thing: Make) -> None:
     store.put(thing("a", 1, uid="old"))
     store.assume(thing("a", 9, uid="new"))
     store.remove(thing("a", 8, uid="old"))
@@ -148,7 +160,9 @@ def test_deleting_an_object_spares_its_successor_of_the_same_name(store: Store[A
     assert store.get(A).metadata.uid == "new"
 
 
-def test_what_is_gone_is_remembered_only_for_a_while(clock: ManualClock, store: Store[Any], thing: Make) -> None:
+def test_what_is_gone_is_remembered_only_for_a_while(
+    clock: ManualClock, store: InformerStore[Any], thing: Make
+) -> None:
     for number in range(100):
         store.assume_deleted(("ns", str(number)), f"uid-{number}")
     clock.jump(1000)
@@ -159,7 +173,7 @@ def test_what_is_gone_is_remembered_only_for_a_while(clock: ManualClock, store: 
 # Indexes
 
 
-def test_an_index_follows_every_change(store: Store[Any], thing: Make) -> None:
+def test_an_index_follows_every_change(store: InformerStore[Any], thing: Make) -> None:
     store.put(thing("a", 1, owner="x"))
     owners = store.index(lambda item: [item.owner] if item.owner else [])
     store.put(thing("b", 2, owner="x"))
@@ -180,11 +194,11 @@ class World:
 
     def __init__(self, thing: Make) -> None:
         self.thing = thing
-        self.store: Store[Any] = Store(ManualClock())
+        self.store: InformerStore[Any] = InformerStore(ManualClock())
         self.history: list[Any] = [None]
         self.uids = 0
         self.watched = 0
-        self.told = 0
+        self.announced = 0
         self.answers: list[Any] = []
 
     @property
@@ -200,7 +214,7 @@ class World:
 
     def own_write(self) -> None:
         self.store.assume(self.write())
-        self.told = self.version
+        self.announced = self.version
 
     def own_write_with_a_late_answer(self) -> None:
         self.answers.append(self.write())
@@ -209,7 +223,7 @@ class World:
         if self.answers:
             item = self.answers.pop(0)
             self.store.assume(item)
-            self.told = max(self.told, int(item.metadata.resource_version))
+            self.announced = max(self.announced, int(item.metadata.resource_version))
 
     def delete(self) -> None:
         if self.history[-1] is not None:
@@ -221,7 +235,7 @@ class World:
         if now is not None and known is not None and now.metadata.uid == known.metadata.uid:
             self.history.append(None)
             self.store.assume_deleted(A, now.metadata.uid)
-            self.told = self.version
+            self.announced = self.version
 
     def watch(self) -> None:
         if self.watched < self.version:
@@ -232,12 +246,12 @@ class World:
                 self.store.remove(self.thing("a", self.watched, uid=before.metadata.uid))
             else:
                 self.store.put(now)
-            self.told = max(self.told, self.watched)
+            self.announced = max(self.announced, self.watched)
 
     def list(self) -> None:
         now = self.history[-1]
         self.store.replace([] if now is None else [now], str(self.version))
-        self.watched = self.told = self.version
+        self.watched = self.announced = self.version
 
 
 STEPS = ["write", "own_write", "own_write_with_a_late_answer", "answer", "delete", "own_delete", "watch", "list"]
@@ -248,7 +262,7 @@ def test_the_store_never_shows_less_than_it_was_told_and_always_catches_up(thing
     world = World(thing)
     for step in steps:
         getattr(world, step)()
-        assert world.store.get(A) in world.history[world.told :]
+        assert world.store.get(A) in world.history[world.announced :]
     while world.watched < world.version:
         world.watch()
     assert world.store.get(A) == world.history[-1]

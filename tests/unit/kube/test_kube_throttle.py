@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from dgym.kube import Priority, TokenBucket
-from dgym.kube.throttle import SlowStart
+from dgym.kube._throttle import SlowStart
 from tests.fakes.kube_clocks import HastyClock, ManualClock, settle
 
 
@@ -60,18 +60,18 @@ async def callers(clock: ManualClock) -> AsyncIterator[Callers]:
 
 
 async def test_the_highest_priority_comes_first_and_of_several_the_first(callers: Callers, clock: ManualClock) -> None:
-    given = ("PROGRESS", "CREATE", "UPDATE", "CREATE", "VERDICT", "DELETE", "VERDICT")
+    given = ("PROGRESS", "CREATE", "UPDATE", "CREATE", "OUTCOME", "DELETE", "OUTCOME")
     for number, name in enumerate(given):
         callers.call(f"{name}-{number}", Priority[name])
     await clock.advance(7.0)
-    assert callers.served == ["VERDICT-4", "VERDICT-6", "DELETE-5", "UPDATE-2", "CREATE-1", "CREATE-3", "PROGRESS-0"]
+    assert callers.served == ["OUTCOME-4", "OUTCOME-6", "DELETE-5", "UPDATE-2", "CREATE-1", "CREATE-3", "PROGRESS-0"]
     assert callers.bucket.waited_seconds == pytest.approx(sum(range(1, 8)))
 
 
 async def test_a_caller_that_has_waited_for_long_comes_first(callers: Callers, clock: ManualClock) -> None:
     callers.call("old", Priority.PROGRESS)
     for second in range(12):
-        callers.call(f"new-{second}", Priority.VERDICT)
+        callers.call(f"new-{second}", Priority.OUTCOME)
         await clock.advance(1.0)
     assert callers.served.index("old") == 9
 

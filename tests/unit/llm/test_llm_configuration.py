@@ -5,7 +5,7 @@ import pytest
 from dgym.documents import read_value
 from dgym.errors import ManifestError, ModelConfigError
 from dgym.llm import load_models
-from dgym.llm.config import parse_settings, read_entries, template, write_template
+from dgym.llm._config import parse_settings, read_entries, template, write_template
 
 MINIMAL = {"model": "m"}
 
@@ -108,11 +108,11 @@ def test_one_wrong_model_spoils_no_other(write):
     [
         ("- a\n- b\n", "must map names of models"),
         ("a: {model: m\nb: sk-secretsecret: [", r"line \d+: not valid YAML"),
-        ("no: {model: m}\n", "reads the name False as something else than text"),
+        ("no: {model: m}\n", "reads the name False as a value that is not text"),
         ("5: {model: m}\n", "reads the name 5 "),
         ("a: {model: m}\na: {model: n}\n", "line 2: a: is given twice, first in line 1"),
         ("a: {model: m, model: n}\n", "line 1: a.model: is given twice"),
-        ("a: {model: m}\n---\nb: {model: n}\n", "holds several documents"),
+        ("a: {model: m}\n---\nb: {model: n}\n", "contains several documents"),
         ("a: {model: m\n  api_key: sk-secretsecret}\n", "not valid YAML"),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_named_file_must_exist_the_default_one_need_not(tmp_path, monkeypatch)
         load_models(tmp_path / "no.yaml")
     catalog = load_models()
     assert catalog.names == ("human",)
-    with pytest.raises(ModelConfigError, match=r"there is no model 'x': .*does not exist; `dgym init-llm-config`"):
+    with pytest.raises(ModelConfigError, match=r"unknown model 'x': .*does not exist; `dgym init-llm-config`"):
         catalog.open("x")
 
 
@@ -147,7 +147,7 @@ def test_in_a_cluster_messages_name_the_charts_value_and_no_path(write, tmp_path
             catalog.open(name)
         assert str(tmp_path) not in str(caught.value)
     path.write_text("")
-    with pytest.raises(ModelConfigError, match=r"agents\.llmConfig names none; set it"):
+    with pytest.raises(ModelConfigError, match=r"agents\.llmConfig does not name a model; set it"):
         load_models(path, origin="the chart's value agents.llmConfig").open("x")
 
 

@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.llm.faults import LONGEST_WAIT, REMEDIES, TREATMENTS, Fault, RequestFailed, Retrying, classify, requested_wait
+from dgym.llm._faults import (
+    LONGEST_WAIT,
+    REMEDIES,
+    TREATMENTS,
+    Fault,
+    RequestFailed,
+    Retrying,
+    classify,
+    requested_wait,
+)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.llm.limits import Limits, Rate
-from dgym.llm.remote import Endpoints
+from dgym.llm._limits import ModelLimits, Rate
+from dgym.llm._remote import Endpoints
 
 
 def starts(rate, arrivals):
@@ -55,7 +55,7 @@ def test_tokens_that_were_not_used_are_given_back():
 
 
 def limits(tmp_path, **fields):
-    return Limits("one model", directory=tmp_path, **fields)
+    return ModelLimits("one model", directory=tmp_path, **fields)
 
 
 async def test_limits_that_are_not_set_cost_nothing(tmp_path):
@@ -114,8 +114,8 @@ async def test_who_gives_up_waiting_leaves_the_place_to_others(tmp_path):
 
 
 async def test_different_models_do_not_wait_for_each_other(tmp_path):
-    one = Limits("one", directory=tmp_path, max_concurrency=1, requests_per_minute=1)
-    two = Limits("two", directory=tmp_path, max_concurrency=1, requests_per_minute=1)
+    one = ModelLimits("one", directory=tmp_path, max_concurrency=1, requests_per_minute=1)
+    two = ModelLimits("two", directory=tmp_path, max_concurrency=1, requests_per_minute=1)
     began = time.monotonic()
     async with one.place(), two.place():
         await one.admit(1)

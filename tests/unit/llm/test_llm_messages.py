@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.llm import Message, ModelCall
-from dgym.llm.calls import read_calls
-from dgym.llm.completions import request_body
-from dgym.llm.config import parse_settings
+from dgym.llm._calls import read_calls
+from dgym.llm._completions import request_body
+from dgym.llm._config import parse_settings
 
 VIEW = {
     "name": "view",
@@ -21,9 +21,9 @@ VIEW = {
 SYSTEM = Message(role="system", content="Debug.")
 TASK = Message(role="user", content="There is a bug.")
 CALL = ModelCall(id="c1", tool="view", arguments={"path": "a.py"}, raw='{"path": "a.py"}')
-SAID = Message(role="assistant", content="I look.", calls=(CALL,))
+REPLY = Message(role="assistant", content="I look.", calls=(CALL,))
 RESULT = Message(role="tool", content="1 x = 1", call_id="c1")
-HISTORY = [SYSTEM, TASK, SAID, RESULT]
+HISTORY = [SYSTEM, TASK, REPLY, RESULT]
 
 
 def body(messages, tools=(VIEW,), seed=None, temperature=None, **fields):
@@ -70,10 +70,10 @@ def test_as_text_there_are_only_alternating_messages_of_user_and_assistant():
     found = body([*HISTORY, again], tool_calling="text")
     assert "tools" not in found
     assert [message["role"] for message in found["messages"]] == ["system", "user", "assistant", "user"]
-    system, _, said, result = (message["content"] for message in found["messages"])
+    system, _, assistant, result = (message["content"] for message in found["messages"])
     assert system.startswith("Debug.\n\nTo call a tool")
     assert "- view path [start]: Show a file. With numbers.\n    path: The file." in system
-    assert said == 'I look.\n<call>{"path": "a.py"}</call>' or said.startswith("I look.\n<call>")
+    assert assistant == 'I look.\n<call>{"path": "a.py"}</call>' or assistant.startswith("I look.\n<call>")
     assert result == "Result of view:\n1 x = 1\n\nGo on."
 
 

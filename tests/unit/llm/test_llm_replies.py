@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.llm.completions import read_reply
-from dgym.llm.config import parse_settings
-from dgym.llm.faults import Fault, RequestFailed
+from dgym.llm._completions import read_reply
+from dgym.llm._config import parse_settings
+from dgym.llm._faults import Fault, RequestFailed
 
 
 def read(message, finish_reason="stop", usage=None, **fields):

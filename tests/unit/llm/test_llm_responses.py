@@ -5,9 +5,9 @@ import json
 import pytest
 
 from dgym.llm import Message, ModelCall
-from dgym.llm.config import parse_settings
-from dgym.llm.faults import Fault, RequestFailed
-from dgym.llm.responses import read_reply, request_body
+from dgym.llm._config import parse_settings
+from dgym.llm._faults import Fault, RequestFailed
+from dgym.llm._responses import read_reply, request_body
 from tests.fakes.openai_responses import check_request
 
 TOOL = {"name": "view", "description": "Show a file.", "parameters": {"type": "object", "properties": {}}}
@@ -20,7 +20,7 @@ def settings(**fields):
     return parse_settings({"model": "m", "api": "responses", "api_key": "sk-key-1", **fields}, {})
 
 
-def said(text, **more):
+def message_item(text, **more):
     part = {"type": "output_text", "text": text, "annotations": [], **more}
     return {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
 
@@ -35,12 +35,12 @@ def read(*output, settings_=None, **fields):
 
 def test_items_go_back_as_they_were_received():
     unknown = {"type": "new_kind", "data": {"x": [1, None]}}
-    reply, _ = read(THOUGHT, unknown, said("I look.", logprobs=[]), CALL)
+    reply, _ = read(THOUGHT, unknown, message_item("I look.", logprobs=[]), CALL)
     assert (reply.text, reply.calls[0].arguments, reply.finish_reason) == ("I look.", {"path": "a"}, "stop")
     assistant = Message(role="assistant", content="I look.", calls=reply.calls, extra=reply.extra)
     answer = Message(role="tool", content="1 line", call_id=reply.calls[0].id)
     body = request_body(settings(), [*HEAD, assistant, answer], [TOOL], temperature="0.5")
-    assert body["input"][2:-1] == [THOUGHT, unknown, said("I look.", logprobs=[]), CALL]
+    assert body["input"][2:-1] == [THOUGHT, unknown, message_item("I look.", logprobs=[]), CALL]
     assert body["input"][-1] == {"type": "function_call_output", "call_id": "call_1", "output": "1 line"}
     assert (body["store"], body["temperature"]) == (False, 0.5)
 
@@ -64,8 +64,8 @@ def test_a_request_has_openais_own_types():
 def test_reasoning_that_led_to_nothing_is_not_sent_back():
     cut, _ = read(THOUGHT, status="incomplete", incomplete_details={"reason": "max_output_tokens"})
     assert (cut.finish_reason, cut.extra, cut.calls) == ("length", {}, ())
-    both, _ = read(said("I look."), THOUGHT)
-    assert both.extra == {"output": [said("I look.")]}
+    both, _ = read(message_item("I look."), THOUGHT)
+    assert both.extra == {"output": [message_item("I look.")]}
 
 
 def test_usage_has_cached_and_reasoning_tokens_and_a_price():

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dgym.llm import Secret
-from dgym.llm.config import mask, parse_settings
+from dgym.llm._config import mask, parse_settings
 
 KEY = "sk-proj-0123456789abcdef"
 

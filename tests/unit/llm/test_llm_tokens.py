@@ -4,22 +4,22 @@ from hypothesis import strategies as st
 
 from dgym.errors import ModelConfigError
 from dgym.llm import Message, ModelCall
-from dgym.llm.tokens import TokenCounter, estimate_text, load_tokenizer
+from dgym.llm._limits import TokenCounter, estimate_text, load_tokenizer
 
 TOOL = {"name": "view", "description": "Show a file.", "parameters": {"type": "object"}}
 
 
-def said(text):
+def messages_of(text):
     return [Message(role="user", content=text)]
 
 
 def test_everything_that_is_sent_counts():
     counter = TokenCounter()
     call = ModelCall(id="1", tool="view", arguments={"path": "a" * 100}, raw="a" * 100)
-    alone = counter.count(said("hello"))
-    assert counter.count(said("hello " * 100)) > alone + 100
-    assert counter.count(said("hello"), [TOOL]) > alone + 10
-    assert counter.count([*said("hello"), Message(role="assistant", content="", calls=(call,))]) > alone + 20
+    alone = counter.count(messages_of("hello"))
+    assert counter.count(messages_of("hello " * 100)) > alone + 100
+    assert counter.count(messages_of("hello"), [TOOL]) > alone + 10
+    assert counter.count([*messages_of("hello"), Message(role="assistant", content="", calls=(call,))]) > alone + 20
 
 
 @given(st.text(), st.text())
@@ -29,7 +29,7 @@ def test_more_text_is_never_fewer_tokens(one, two):
 
 def test_estimates_learn_from_what_the_model_reports():
     counter = TokenCounter()
-    text = said("x = 1\n" * 500)
+    text = messages_of("x = 1\n" * 500)
     raw = counter.count(text)
     counter.learn(text, (), raw * 2)
     assert counter.count(text) == raw * 2
@@ -42,9 +42,9 @@ def test_estimates_learn_from_what_the_model_reports():
 @given(st.integers(0, 10**9))
 def test_no_report_makes_counts_absurd(reported):
     counter = TokenCounter()
-    raw = counter.count(said("hello world"))
-    counter.learn(said("hello world"), (), reported)
-    assert raw / 5 <= counter.count(said("hello world")) <= raw * 5
+    raw = counter.count(messages_of("hello world"))
+    counter.learn(messages_of("hello world"), (), reported)
+    assert raw / 5 <= counter.count(messages_of("hello world")) <= raw * 5
 
 
 def test_a_reply_without_text_has_no_tokens():

@@ -4,16 +4,16 @@ from random import Random
 import msgspec
 import pytest
 
-from dgym.kube import Access, Client, Credentials, EventRecorder, SystemClock, WorkQueue
-from dgym.wire.assignments import AgentReport
-from dgym_operator.app.handlers import EventHandlers
-from dgym_operator.app.metrics import Metrics, TransitionObserver
-from dgym_operator.app.present import Snapshot
-from dgym_operator.cache import Agents, Cache
+from dgym.kube import Client, ClusterAccess, Credentials, EventRecorder, SystemClock, WorkQueue
+from dgym.wire.assignments import AgentPodReport
+from dgym_operator.app._handlers import EventHandlers
+from dgym_operator.app._metrics import Metrics, TransitionObserver
+from dgym_operator.app._present import Snapshot
+from dgym_operator.cache import AgentPods, Cache
+from dgym_operator.chart_values import Limits, NamespacePolicies, NamespacePolicy
 from dgym_operator.controllers import Policy
 from dgym_operator.dispatch import Dispatcher, candidate_of, pending_pod
 from dgym_operator.objects import EpisodeSetView, EpisodeView, Pod
-from dgym_operator.policies import Limits, NamespacePolicies, NamespacePolicy
 
 
 class SteppedClock:
@@ -61,8 +61,8 @@ class Objects:
     def agent(self, name, **status):
         ready = {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
         pod = self.pod(name, **{**ready, **status})
-        self._cache.agents.observe_pod(pod)
-        return self._cache.agents.get(f"uid-{name}")
+        self._cache.agent_pods.observe_pod(pod)
+        return self._cache.agent_pods.get(f"uid-{name}")
 
     def _metadata(self, name, created, namespace="team"):
         self._version += 1
@@ -83,7 +83,7 @@ def clock():
 
 @pytest.fixture
 def cache(clock):
-    return Cache(clock, Agents(clock, port=8081, silence_seconds=30.0), Policy())
+    return Cache(clock, AgentPods(clock, port=8081, silence_seconds=30.0), Policy())
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def objects(cache):
 @pytest.fixture
 def client():
     """Never opened: whoever asks the API server fails."""
-    access = Access(server="http://127.0.0.1:1", credentials=Credentials(None))
+    access = ClusterAccess(server="http://127.0.0.1:1", credentials=Credentials(None))
     return Client(access, clock=SystemClock(), random=Random(1))
 
 
@@ -148,8 +148,8 @@ def handlers(cache, queue):
 
 
 def serve(objects, cache, name="agent", slots=2, *, draining=False):
-    cache.agents.observe_report(
-        objects.agent(name), AgentReport(incarnation="1", slots=slots, draining=draining), cache.clock.now()
+    cache.agent_pods.observe_report(
+        objects.agent(name), AgentPodReport(incarnation="1", slots=slots, draining=draining), cache.clock.now()
     )
 
 

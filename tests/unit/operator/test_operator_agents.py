@@ -1,43 +1,43 @@
 import msgspec
 import pytest
 
-from dgym.wire.assignments import AgentReport, AssignmentState, AssignmentStatus
-from dgym_operator.controllers.episode import agent_request
-from dgym_operator.dispatch.polling import compare
+from dgym.wire.assignments import AgentPodReport, AssignmentState, AssignmentStatus
+from dgym_operator.controllers.episode import agent_pod_request
+from dgym_operator.dispatch._delivery import compare
 
-ASSIGNED = {"attempt": 1, "podName": "fix-1", "assignment": {"agentPodUID": "uid-agent", "epoch": 1}}
+ASSIGNED = {"attempt": 1, "podName": "fix-1", "epoch": 1, "assignment": {"agentPodUID": "uid-agent", "epoch": 1}}
 FINISHED = {"conditions": [{"type": "Finished", "status": "True"}]}
 
 
-def said(uid="uid-fix", state=AssignmentState.RUNNING, *, attempt=1, epoch=1, steps=0):
+def status_of(uid="uid-fix", state=AssignmentState.RUNNING, *, attempt=1, epoch=1, steps=0):
     return AssignmentStatus(episode_uid=uid, attempt=attempt, epoch=epoch, state=state, steps=steps)
 
 
 def report(*statuses, slots=4, draining=False):
-    return AgentReport(incarnation="1", slots=slots, draining=draining, assignments=statuses)
+    return AgentPodReport(incarnation="1", slots=slots, draining=draining, assignments=statuses)
 
 
 def test_an_agent_takes_episodes_once_it_is_ready_and_has_answered(objects, cache):
     agent = objects.agent("agent", conditions=[{"type": "Ready", "status": "False"}])
-    cache.agents.observe_report(agent, report(), cache.clock.now())
+    cache.agent_pods.observe_report(agent, report(), cache.clock.now())
     assert not agent.takes_more
     objects.agent("agent")
     assert agent.takes_more
-    cache.agents.observe_report(agent, report(draining=True), cache.clock.now())
+    cache.agent_pods.observe_report(agent, report(draining=True), cache.clock.now())
     assert not agent.takes_more
 
 
 def test_an_agent_is_lost_after_its_silence(objects, cache, clock):
     agent = objects.agent("agent")
     episode = objects.episode("fix", **ASSIGNED)
-    assert cache.agents.view(episode) is None
-    cache.agents.observe_report(agent, report(said()), cache.clock.now())
+    assert cache.agent_pods.view(episode) is None
+    cache.agent_pods.observe_report(agent, report(status_of()), cache.clock.now())
     clock.seconds += 29
-    assert cache.agents.view(episode).lost_since is None
+    assert cache.agent_pods.view(episode).lost_since is None
     clock.seconds += 2
     since = clock.now()
-    assert (since - cache.agents.view(episode).lost_since).total_seconds() == pytest.approx(31)
-    assert cache.agents.view(episode).lost == "agent pod agent has not answered for 30 s"
+    assert (since - cache.agent_pods.view(episode).lost_since).total_seconds() == pytest.approx(31)
+    assert cache.agent_pods.view(episode).lost == "agent pod agent has not answered for 30 s"
 
 
 def test_an_agent_whose_pod_is_gone_or_over_is_lost_since_then(objects, cache, clock):
@@ -46,57 +46,57 @@ def test_an_agent_whose_pod_is_gone_or_over_is_lost_since_then(objects, cache, c
     objects.agent("agent", phase="Failed")
     since = clock.now()
     clock.seconds += 5
-    assert cache.agents.view(episode).lost_since == since
-    assert cache.agents.view(episode).lost == "agent pod agent is gone"
-    assert list(cache.agents) == []
+    assert cache.agent_pods.view(episode).lost_since == since
+    assert cache.agent_pods.view(episode).lost == "agent pod agent is gone"
+    assert list(cache.agent_pods) == []
 
 
 def test_an_agent_that_nobody_has_seen_is_lost_since_somebody_asked(objects, cache, clock):
     episode = objects.episode("fix", **ASSIGNED)
     since = clock.now()
-    assert cache.agents.view(episode).lost_since == since
+    assert cache.agent_pods.view(episode).lost_since == since
     clock.seconds += 5
-    assert cache.agents.view(episode).lost_since == since
+    assert cache.agent_pods.view(episode).lost_since == since
 
 
 def test_what_an_agent_says_is_remembered_since_it_first_said_so(objects, cache, clock):
     agent = objects.agent("agent")
     episode = objects.episode("fix", **ASSIGNED)
-    assert cache.agents.observe_report(agent, report(said()), cache.clock.now()) == {"uid-fix"}
+    assert cache.agent_pods.observe_report(agent, report(status_of()), cache.clock.now()) == {"uid-fix"}
     began = clock.now()
     clock.seconds += 5
-    assert cache.agents.observe_report(agent, report(said(steps=2)), cache.clock.now()) == set()
+    assert cache.agent_pods.observe_report(agent, report(status_of(steps=2)), cache.clock.now()) == set()
     stepped = clock.now()
     clock.seconds += 5
-    assert cache.agents.observe_report(agent, report(said(steps=3)), cache.clock.now()) == set()
-    view = cache.agents.view(episode)
+    assert cache.agent_pods.observe_report(agent, report(status_of(steps=3)), cache.clock.now()) == set()
+    view = cache.agent_pods.view(episode)
     assert (view.since, view.status.steps) == (began, 3)
     assert (view.stages.first_step, view.stages.last_step) == (stepped, clock.now())
-    assert cache.agents.observe_report(
-        agent, report(said(state=AssignmentState.CLOSING, steps=3)), cache.clock.now()
+    assert cache.agent_pods.observe_report(
+        agent, report(status_of(state=AssignmentState.CLOSING, steps=3)), cache.clock.now()
     ) == {"uid-fix"}
-    assert cache.agents.observe_report(agent, report(), cache.clock.now()) == {"uid-fix"}
-    assert cache.agents.view(episode).status is None
+    assert cache.agent_pods.observe_report(agent, report(), cache.clock.now()) == {"uid-fix"}
+    assert cache.agent_pods.view(episode).status is None
 
 
 def test_what_an_agent_cannot_be_told_counts_as_failed_since_it_was_first_tried(objects, cache, clock):
     agent = objects.agent("agent")
-    cache.agents.observe_report(agent, report(), cache.clock.now())
+    cache.agent_pods.observe_report(agent, report(), cache.clock.now())
     episode = objects.episode("fix", **ASSIGNED)
-    failed = said(state=AssignmentState.FAILED)
+    failed = status_of(state=AssignmentState.FAILED)
     began = clock.now()
-    assert cache.agents.record_undeliverable(failed)
+    assert cache.agent_pods.record_undeliverable(failed)
     clock.seconds += 5
-    assert not cache.agents.record_undeliverable(failed)
-    view = cache.agents.view(episode)
+    assert not cache.agent_pods.record_undeliverable(failed)
+    view = cache.agent_pods.view(episode)
     assert (view.since, view.status) == (began, failed)
     later = objects.episode("fix", **{**ASSIGNED, "assignment": {"agentPodUID": "uid-agent", "epoch": 2}})
-    assert cache.agents.view(later).status is None
-    cache.agents.observe_report(agent, report(said()), cache.clock.now())
-    assert cache.agents.view(episode).status == said()
-    cache.agents.observe_report(agent, report(), cache.clock.now())
-    cache.agents.forget("uid-fix")
-    assert cache.agents.view(episode).status is None
+    assert cache.agent_pods.view(later).status is None
+    cache.agent_pods.observe_report(agent, report(status_of()), cache.clock.now())
+    assert cache.agent_pods.view(episode).status == status_of()
+    cache.agent_pods.observe_report(agent, report(), cache.clock.now())
+    cache.agent_pods.forget("uid-fix")
+    assert cache.agent_pods.view(episode).status is None
 
 
 def test_what_an_agent_ought_to_know_and_what_it_ought_to_forget(objects, cache):
@@ -105,8 +105,8 @@ def test_what_an_agent_ought_to_know_and_what_it_ought_to_forget(objects, cache)
     objects.episode("old-epoch", **{**ASSIGNED, "assignment": {"agentPodUID": "uid-agent", "epoch": 2}})
     objects.episode("over", **ASSIGNED, **FINISHED)
     objects.episode("elsewhere", **{**ASSIGNED, "assignment": {"agentPodUID": "uid-other", "epoch": 2}})
-    heard = report(*(said(f"uid-{name}") for name in ("old-epoch", "over", "elsewhere", "unknown")))
-    cache.agents.observe_report(agent, heard, cache.clock.now())
+    reported = report(*(status_of(f"uid-{name}") for name in ("old-epoch", "over", "elsewhere", "unknown")))
+    cache.agent_pods.observe_report(agent, reported, cache.clock.now())
     missing, surplus = compare(agent, cache, before=set())
     assert [episode.metadata.name for episode in missing] == ["fix", "old-epoch"]
     # What this cache does not know may be newer than it; it is asked about once more.
@@ -124,22 +124,22 @@ def test_addresses_of_both_families(objects):
 def test_an_agent_that_drains_is_lost_to_those_it_was_not_told_of(objects, cache, clock):
     agent = objects.agent("agent")
     known, late = objects.episode("fix", **ASSIGNED), objects.episode("late", **ASSIGNED)
-    cache.agents.observe_report(agent, report(said()), cache.clock.now())
-    assert cache.agents.view(late).lost_since is None
+    cache.agent_pods.observe_report(agent, report(status_of()), cache.clock.now())
+    assert cache.agent_pods.view(late).lost_since is None
     since = clock.now()
-    cache.agents.observe_report(agent, report(said(), draining=True), cache.clock.now())
+    cache.agent_pods.observe_report(agent, report(status_of(), draining=True), cache.clock.now())
     clock.seconds += 2
-    cache.agents.observe_report(agent, report(said(), draining=True), cache.clock.now())
-    assert cache.agents.view(known).lost_since is None
-    assert cache.agents.view(late).lost_since == since
+    cache.agent_pods.observe_report(agent, report(status_of(), draining=True), cache.clock.now())
+    assert cache.agent_pods.view(known).lost_since is None
+    assert cache.agent_pods.view(late).lost_since == since
     cache.pods.put(objects.pod("late-1", owner="late", phase="Running", podIP="10.0.0.2"))
-    ready = agent_request(cache.episode_input(late, may_create=True), clock.now())
-    assert (ready.cause, ready.epoch) == ("AgentLost", 2)
+    ready = agent_pod_request(cache.episode_input(late, may_create=True), clock.now())
+    assert (ready.cause, ready.epoch) == ("AgentPodLost", 2)
 
 
 def test_one_that_waits_after_its_model_failed_is_not_begun_again_under_the_same_epoch(objects, cache):
     agent = objects.agent("agent")
-    cache.agents.observe_report(agent, report(), cache.clock.now())
+    cache.agent_pods.observe_report(agent, report(), cache.clock.now())
     failed = {"agentPodUID": "uid-agent", "epoch": 1, "failures": 1, "failedTime": "2026-01-01T00:10:00Z"}
     objects.episode("fix", **{**ASSIGNED, "assignment": failed})
     assert compare(agent, cache, before=set()) == ([], [])
@@ -150,14 +150,14 @@ def test_the_time_an_episode_was_active_outlives_its_agent_and_restarts_of_it(ob
     episode = objects.episode("fix", **ASSIGNED)
 
     def take(seconds):
-        cache.agents.observe_report(
-            agent, report(msgspec.structs.replace(said(), active_seconds=seconds)), cache.clock.now()
+        cache.agent_pods.observe_report(
+            agent, report(msgspec.structs.replace(status_of(), active_seconds=seconds)), cache.clock.now()
         )
-        return cache.agents.view(episode).active_seconds
+        return cache.agent_pods.view(episode).active_seconds
 
     assert [take(seconds) for seconds in (5, 30, 0, 10, 15)] == [5, 30, 30, 40, 45]
-    cache.agents.remove(agent.uid)
-    assert cache.agents.view(episode).active_seconds == 45
+    cache.agent_pods.remove(agent.uid)
+    assert cache.agent_pods.view(episode).active_seconds == 45
     other = msgspec.structs.replace(episode.status.assignment, epoch=episode.status.assignment.epoch + 1)
     assigned = msgspec.structs.replace(episode, status=msgspec.structs.replace(episode.status, assignment=other))
-    assert cache.agents.view(assigned).active_seconds == 0
+    assert cache.agent_pods.view(assigned).active_seconds == 0

@@ -10,22 +10,35 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from dgym.errors import InfrastructureError
 from dgym.kube import SystemClock, WorkQueue
-from dgym.wire import EndReason, Outcome, Result
+from dgym.wire import AttemptOutcome, EndReason, Result, calls
 from dgym.wire.assignments import (
-    AgentReport,
+    AgentPodReport,
     AssignmentStatus,
-    make_agent_key,
+    make_agent_pod_key,
     make_assign_token,
     make_pool_key,
     make_results_token,
 )
-from dgym.wire.http import AttemptState, Path, Role, VerifyResponse, make_token, token_digest
-from dgym.wire.signing import SIGNATURE_HEADER, read_request, sign_answer, sign_verdict
+from dgym.wire.client import PodTransport, Unanswered
+from dgym.wire.http import (
+    AttemptState,
+    ErrorCode,
+    PauseRequest,
+    Role,
+    RunningRequest,
+    TerminatedResponse,
+    error_body,
+    make_token,
+    token_digest,
+)
+from dgym.wire.signing import SIGNATURE_HEADER, read_request, sign_answer, sign_outcome
 from dgym_operator.actions import KeyUnusable
-from dgym_operator.actions.secrets import agent_keys_data, decode_key, secret_manifest
-from dgym_operator.calls import AgentAddress, AgentClient, PodCaller, Refused, SidecarCall, SidecarCalls, Unreachable
+from dgym_operator.actions._secrets import agent_pod_keys_data, decode_key, secret_manifest
+from dgym_operator.calls import AgentPodAddress, AgentPodClient, SidecarCall, SidecarCalls
 
+OVER = msgspec.json.encode(error_body(ErrorCode.ATTEMPT_OVER, "it has ended"))
 KEY = b"k" * 32
 CLOCK = SystemClock()
 OPERATE_KEY = token_digest(make_token(KEY, episode_uid="uid", attempt=1, role=Role.OPERATE))
@@ -79,7 +92,7 @@ async def server():
 @pytest.fixture
 async def caller():
     async with aiohttp.ClientSession() as session:
-        yield PodCaller(session, deadline_seconds=5.0)
+        yield PodTransport(session, deadline_seconds=5.0)
 
 
 class StandingClock:
@@ -93,7 +106,7 @@ class StandingClock:
 
 
 def at(server, *, uid="uid-of-agent", pool=""):
-    return AgentAddress(server.url, uid, pool)
+    return AgentPodAddress(server.url, uid, pool)
 
 
 async def made(queue):
@@ -105,9 +118,9 @@ async def made(queue):
 
 async def test_a_report_is_read_with_the_token_of_the_role(server, caller):
     server.body = b'{"incarnation": "a", "slots": 3, "new": "field"}'
-    assert await AgentClient(caller, KEY, CLOCK).report(at(server)) == AgentReport(incarnation="a", slots=3)
+    assert await AgentPodClient(caller, KEY, CLOCK).report(at(server)) == AgentPodReport(incarnation="a", slots=3)
     hour = int(CLOCK.now().timestamp()) // 3600
-    key = make_agent_key(make_pool_key(KEY, ""), "uid-of-agent")
+    key = make_agent_pod_key(make_pool_key(KEY, ""), "uid-of-agent")
     assert server.calls[0][:2] == ("GET", "/v1/assignments")
     assert server.calls[0][2] in [f"Bearer {make_assign_token(key, each)}" for each in (hour - 1, hour)]
 
@@ -115,7 +128,10 @@ async def test_a_report_is_read_with_the_token_of_the_role(server, caller):
 async def test_the_token_is_another_for_each_agent_each_pool_and_each_hour(server, caller):
     server.body = b'{"incarnation": "a", "slots": 3}'
     clock = StandingClock()
-    client, agents = AgentClient(caller, KEY, clock), [at(server), at(server, uid="other"), at(server, pool="research")]
+    client, agents = (
+        AgentPodClient(caller, KEY, clock),
+        [at(server), at(server, uid="other"), at(server, pool="research")],
+    )
     for agent in agents:
         await client.report(agent)
     clock.moment += timedelta(hours=1)
@@ -124,7 +140,6 @@ async def test_the_token_is_another_for_each_agent_each_pool_and_each_hour(serve
 
 
 FORGERIES = [
-    {},
     {"signature": ""},
     {"signature": "0" * 64},
     {"signature": "\u00e9"},
@@ -139,66 +154,58 @@ FORGERIES = [
 @pytest.mark.parametrize("changes", FORGERIES)
 async def test_a_verdict_needs_the_signature_of_the_sidecar(server, caller, changes, reason):
     def reported(outcome, attempt=1):
-        status = AssignmentStatus(
-            episode_uid="uid", attempt=attempt, epoch=1, state="finished", reason=reason, outcome=outcome
-        )
-        return msgspec.json.encode(AgentReport(incarnation="a", slots=1, assignments=(status,)))
+        status = AssignmentStatus(episode_uid="uid", attempt=attempt, epoch=1, state="finished", outcome=outcome)
+        return msgspec.json.encode(AgentPodReport(incarnation="a", slots=1, assignments=(status,)))
 
     async def believed():
-        return (await AgentClient(caller, KEY, CLOCK).report(at(server))).assignments[0]
+        return (await AgentPodClient(caller, KEY, CLOCK).report(at(server))).assignments[0]
 
     counts = {"resolved": True, "score": 1, "max_score": 1, "steps": 3, "input_tokens": 5}
-    signature = sign_verdict(OPERATE_KEY, Result(reason=reason, **counts), episode_uid="uid", attempt=1)
-    signed = Outcome(**counts, signature=signature)
+    signature = sign_outcome(OPERATE_KEY, Result(reason=reason, **counts), episode_uid="uid", attempt=1)
+    signed = AttemptOutcome(reason=reason, **counts, signature=signature)
     server.body = reported(signed)
     assert (await believed()).outcome == signed
-    forged = msgspec.structs.replace(signed, **changes) if changes else None
+    forged = msgspec.structs.replace(signed, **changes)
     for server.body in (reported(forged), reported(signed, attempt=2)):
         found = await believed()
-        assert (found.state, found.reason, found.outcome) == ("failed", "SandboxLost", None)
-        assert "without the signature" in found.message
+        assert found.state == "failed"
+        assert found.outcome == AttemptOutcome(resolved=False, reason=EndReason.SANDBOX_LOST, message=found.cause)
+        assert "without the signature" in found.cause
 
 
 async def test_a_failure_that_the_agent_itself_observed_needs_none(server, caller):
-    status = AssignmentStatus(episode_uid="uid", attempt=1, epoch=1, state="finished", reason=EndReason.SOURCE_FAILED)
-    report = AgentReport(incarnation="a", slots=1, assignments=(status,))
+    outcome = AttemptOutcome(resolved=False, reason=EndReason.SOURCE_FAILED)
+    status = AssignmentStatus(episode_uid="uid", attempt=1, epoch=1, state="finished", outcome=outcome)
+    report = AgentPodReport(incarnation="a", slots=1, assignments=(status,))
     server.body = msgspec.json.encode(report)
-    assert await AgentClient(caller, KEY, CLOCK).report(at(server)) == report
+    assert await AgentPodClient(caller, KEY, CLOCK).report(at(server)) == report
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"slots": "many"}', b"\xff"])
 async def test_a_report_that_is_none_is_refused(server, caller, body):
     server.body = body
-    with pytest.raises(Refused, match="cannot be read"):
-        await AgentClient(caller, KEY, CLOCK).report(at(server))
+    with pytest.raises(InfrastructureError, match="cannot be read"):
+        await AgentPodClient(caller, KEY, CLOCK).report(at(server))
 
 
 async def test_errors_say_what_the_other_side_said(server, caller):
     server.status, server.body = 503, b"the store is away"
-    with pytest.raises(Refused, match="503: the store is away"):
-        await AgentClient(caller, KEY, CLOCK).report(at(server))
-
-
-async def test_what_an_agent_does_not_know_is_withdrawn_already(server, caller):
-    server.status = 404
-    await AgentClient(caller, KEY, CLOCK).withdraw(at(server), "uid")
-    server.status = 500
-    with pytest.raises(Refused):
-        await AgentClient(caller, KEY, CLOCK).withdraw(at(server), "uid")
+    with pytest.raises(InfrastructureError, match="503: the store is away"):
+        await AgentPodClient(caller, KEY, CLOCK).report(at(server))
 
 
 async def test_nobody_there(caller, server):
     await server.stop()
-    with pytest.raises(Unreachable, match="GET"):
-        await AgentClient(caller, KEY, CLOCK).report(at(server))
+    with pytest.raises(Unanswered, match="GET"):
+        await AgentPodClient(caller, KEY, CLOCK).report(at(server))
 
 
-@pytest.mark.parametrize(("status", "calls"), [(200, 1), (410, 1), (202, 2), (503, 2)])
-async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, calls):
-    server.status, server.body = status, b'{"expected": true}'
+@pytest.mark.parametrize(("status", "times"), [(200, 1), (410, 1), (202, 2), (503, 2)])
+async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, times):
+    server.status, server.body = status, OVER if status == 410 else b'{"expected": true}'
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
     sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock())
-    call = SidecarCall(Path.VERIFY, server.url, "uid", 1)
+    call = SidecarCall(calls.TERMINATED, server.url, "uid", 1)
     worker = asyncio.ensure_future(sidecars.work())
     for _ in range(2):
         server.called.clear()
@@ -208,7 +215,7 @@ async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, c
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
     token = make_token(KEY, episode_uid="uid", attempt=1, role=Role.OPERATE)
-    assert [call[:2] for call in server.calls] == [("POST", "/v1/verify")] * calls
+    assert [call[:2] for call in server.calls] == [("POST", "/v1/terminated")] * times
     digests = {Role.OPERATE: token_digest(token)}
     for *target, authorization in server.calls:
         assert token not in authorization
@@ -217,30 +224,29 @@ async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, c
 
 
 @pytest.mark.parametrize(
-    ("path", "answer", "calls"),
+    ("asked", "answer", "times"),
     [
-        (Path.VERIFY, VerifyResponse(expected=False, poisoned_step=7), 1),
-        (Path.VERIFY, VerifyResponse(expected=False, known=True), 1),
-        (Path.VERIFY, VerifyResponse(expected=False), 2),
-        (Path.VERIFY, VerifyResponse(expected=True), 1),
-        (Path.STATE, AttemptState(elapsed_seconds=12.5, remaining_seconds=7.5, running=True, steps=3), 2),
+        (calls.TERMINATED, TerminatedResponse(expected=False, poisoned_step=7), 1),
+        (calls.TERMINATED, TerminatedResponse(expected=False, known=True), 1),
+        (calls.TERMINATED, TerminatedResponse(expected=False), 2),
+        (calls.TERMINATED, TerminatedResponse(expected=True), 1),
+        (calls.STATE, AttemptState(elapsed_seconds=12.5, remaining_seconds=7.5, running=True, steps=3), 2),
     ],
     ids=["step known", "between steps", "not known yet", "expected", "clocks"],
 )
-async def test_a_sidecar_is_asked_until_its_answer_holds(server, caller, path, answer, calls):
+async def test_a_sidecar_is_asked_until_its_answer_holds(server, caller, asked, answer, times):
     server.body, answers = msgspec.json.encode(answer), []
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
     sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock(), answered=answers.append)
     worker = asyncio.ensure_future(sidecars.work())
-    before, call = SystemClock().now(), SidecarCall(path, server.url, "uid", 1)
+    before, call = SystemClock().now(), SidecarCall(asked, server.url, "uid", 1)
     for _ in range(2):
         sidecars.request(call)
         await made(queue)
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
-    method = "GET" if path is Path.STATE else "POST"
-    assert [call[:2] for call in server.calls] == [(method, path)] * calls
-    assert [(each.call, each.content) for each in answers] == [(call, answer)] * calls
+    assert [call[:2] for call in server.calls] == [(asked.method, asked.path)] * times
+    assert [(each.call, each.content) for each in answers] == [(call, answer)] * times
     assert all(before <= each.asked <= SystemClock().now() for each in answers)
 
 
@@ -249,7 +255,7 @@ async def test_an_answer_that_cannot_be_read_is_none(server, caller, caplog):
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
     sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock(), answered=answers.append)
     worker = asyncio.ensure_future(sidecars.work())
-    sidecars.request(SidecarCall(Path.VERIFY, server.url, "uid", 1))
+    sidecars.request(SidecarCall(calls.TERMINATED, server.url, "uid", 1))
     await made(queue)
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
@@ -260,10 +266,10 @@ async def test_an_answer_that_cannot_be_read_is_none(server, caller, caplog):
 @pytest.mark.parametrize("key", ["", "0" * 64])
 @pytest.mark.parametrize("status", [200, 410])
 async def test_an_answer_without_the_signature_of_the_sidecar_acknowledges_nothing(server, caller, caplog, key, status):
-    server.status, server.key = status, key
+    server.status, server.key, server.body = status, key, OVER if status == 410 else b"{}"
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
     sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock())
-    call = SidecarCall(Path.PAUSE, server.url, "uid", 1, b'{"epoch": 1}')
+    call = SidecarCall(calls.PAUSE, server.url, "uid", 1, PauseRequest(epoch=1))
     worker = asyncio.ensure_future(sidecars.work())
 
     async def request():
@@ -284,12 +290,13 @@ async def test_a_report_carries_its_body(server, caller):
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
     sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock())
     worker = asyncio.ensure_future(sidecars.work())
-    sidecars.request(SidecarCall(Path.RUNNING, server.url, "uid", 1, b'{"observed": "2026-01-01T12:00:00Z"}'))
+    observed = RunningRequest(observed=datetime(2026, 1, 1, 12, tzinfo=UTC))
+    sidecars.request(SidecarCall(calls.RUNNING, server.url, "uid", 1, observed))
     async with asyncio.timeout(90):
         await server.called.wait()
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
-    assert server.bodies == [b'{"observed": "2026-01-01T12:00:00Z"}']
+    assert server.bodies == [b'{"observed":"2026-01-01T12:00:00Z"}']
 
 
 async def test_the_same_failure_of_a_sidecar_is_logged_once(server, caller, caplog):
@@ -299,20 +306,21 @@ async def test_the_same_failure_of_a_sidecar_is_logged_once(server, caller, capl
     worker = asyncio.ensure_future(sidecars.work())
     for status in (401, 401, 401, 503, 200):
         server.status = status
-        sidecars.request(SidecarCall(Path.CANCEL, server.url, "uid", 1))
+        sidecars.request(SidecarCall(calls.CANCEL, server.url, "uid", 1))
         await made(queue)
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
-    said = [record.getMessage() for record in caplog.records if record.name.startswith("dgym_operator")]
+    logged = [record.getMessage() for record in caplog.records if record.name.startswith("dgym_operator")]
     failed = "a call to a sidecar failed"
-    assert said == [f"{failed}: 401: {{}}", f"{failed}: 503: {{}}", "a sidecar was called"]
+    problems = [f"{failed}: the answer has status {status}: {{}}" for status in (401, 503)]
+    assert logged == [*problems, "a sidecar was called"]
 
 
 async def test_a_sidecar_that_is_slow_to_answer_is_told_once(server, caller):
     server.may_answer.clear()
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
     sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock())
-    call = SidecarCall(Path.CANCEL, server.url, "uid", 1)
+    call = SidecarCall(calls.CANCEL, server.url, "uid", 1)
     worker = asyncio.ensure_future(sidecars.work())
     sidecars.request(call)
     async with asyncio.timeout(90):
@@ -327,11 +335,11 @@ async def test_a_sidecar_that_is_slow_to_answer_is_told_once(server, caller):
 
 
 def test_secrets_hold_what_agents_and_readers_need():
-    assert agent_keys_data(KEY) == {
+    assert agent_pod_keys_data(KEY) == {
         "pool-key": make_pool_key(KEY, "").encode(),
         "results-token-sha256": token_digest(make_results_token(KEY)).encode(),
     }
-    assert not {*agent_keys_data(KEY).values()} & {*agent_keys_data(KEY, "research").values()}
+    assert not {*agent_pod_keys_data(KEY).values()} & {*agent_pod_keys_data(KEY, "research").values()}
     assert make_results_token(KEY, "research") != make_results_token(KEY)
     manifest = secret_manifest("dgym-key", "dgym", {"key": KEY})
     assert decode_key("dgym-key", manifest["data"]) == KEY

@@ -17,10 +17,10 @@ def record(message="assigned", **extra):
 
 def test_a_line_is_json_with_the_fields_of_the_episode():
     line = JsonFormatter().format(record(**fields(namespace="team", episode="fix", attempt=2, agent=None, empty="")))
-    told = json.loads(line)
-    assert told["time"].endswith("+00:00")
-    del told["time"]
-    assert told == {
+    logged = json.loads(line)
+    assert logged["time"].endswith("+00:00")
+    del logged["time"]
+    assert logged == {
         "level": "INFO",
         "logger": "dgym_operator.x",
         "message": "assigned",
@@ -38,8 +38,8 @@ def test_an_exception_stands_in_its_line():
     try:
         raise ValueError("wrong")
     except ValueError:
-        told = json.loads(JsonFormatter().format(record(exc_info=sys.exc_info())))
-    assert told["exception"].endswith("ValueError: wrong")
+        logged = json.loads(JsonFormatter().format(record(exc_info=sys.exc_info())))
+    assert logged["exception"].endswith("ValueError: wrong")
 
 
 def test_text_shows_the_fields_behind_the_message():

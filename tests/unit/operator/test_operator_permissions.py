@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from dgym.api import AgentSpec, DebugTask, DebugTaskSpec, Episode, ObjectMeta
-from dgym_operator.actions.permissions import find_refusal_by_policy, inherited, with_step_limit
-from dgym_operator.policies import Limits
+from dgym_operator.actions._refusals import find_refusal_by_policy, inherited, with_step_limit
+from dgym_operator.chart_values import Limits
 from dgym_operator.settings import Settings
 
 pytestmark = pytest.mark.attack("author")

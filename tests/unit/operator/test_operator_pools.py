@@ -2,17 +2,17 @@
 
 import pytest
 
-from dgym_operator.actions.networkpolicy import NetworkPolicies
-from dgym_operator.cache import Agents, Cache
+from dgym_operator.actions._networkpolicy import NetworkPolicies
+from dgym_operator.cache import AgentPods, Cache
+from dgym_operator.chart_values import AgentPodPools, decode_pools
 from dgym_operator.controllers import Policy
 from dgym_operator.dispatch import Dispatcher, candidate_of
-from dgym_operator.dispatch.demand import PendingPod
+from dgym_operator.dispatch._demand import PendingPod
 from dgym_operator.objects import Meta
-from dgym_operator.pools import AgentPools, decode_pools
 from dgym_operator.settings import Settings
 from tests.unit.operator.conftest import POLICIES, request_pods, serve
 
-POOLS = AgentPools(by_namespace={"blue": "sea", "green": "land", "brown": "land"})
+POOLS = AgentPodPools(by_namespace={"blue": "sea", "green": "land", "brown": "land"})
 TEXT = '[{"name": "sea", "namespaces": ["blue"]}, {"name": "land", "namespaces": ["green", "brown"]}]'
 
 
@@ -33,7 +33,7 @@ def agent_of(pool, objects, cache, name, slots=1):
 
 def request(dispatcher, objects, namespace, name, **status):
     episode = objects.episode(name, namespace=namespace, **status)
-    dispatcher.request_agent(episode.key, candidate_of(episode))
+    dispatcher.request_agent_pod(episode.key, candidate_of(episode))
     return episode.key
 
 
@@ -43,19 +43,19 @@ def test_an_episode_gets_an_agent_of_its_pool_alone(dispatcher, objects, cache):
     keys = [request(dispatcher, objects, namespace, namespace) for namespace in ("blue", "green", "brown")]
     full = request(dispatcher, objects, "blue", "second")
     dispatcher.round()
-    assert [dispatcher.granted_agent(key) for key in keys] == ["uid-a", "uid-b", "uid-b"]
+    assert [dispatcher.granted_agent_pod(key) for key in keys] == ["uid-a", "uid-b", "uid-b"]
     # The other pool has slots, and they are not for it.
-    assert dispatcher.granted_agent(full) is None
+    assert dispatcher.granted_agent_pod(full) is None
     dispatcher.round()
-    assert "every slot of the agents is taken" in dispatcher.held_by(full)
+    assert "all slots of the agent pods are used" in dispatcher.hold(full).text
 
 
 def test_agents_without_a_pool_serve_nobody_where_there_are_pools(dispatcher, objects, cache):
     serve(objects, cache, "a", slots=5)
     key = request(dispatcher, objects, "blue", "fix")
     dispatcher.round()
-    assert dispatcher.granted_agent(key) is None
-    assert dispatcher.held_by(key).endswith("of pool sea")
+    assert dispatcher.granted_agent_pod(key) is None
+    assert dispatcher.hold(key).text.endswith("of pool sea")
 
 
 def test_slots_and_head_start_are_of_each_pool(dispatcher, objects, cache, looked_at):
@@ -83,17 +83,17 @@ def test_an_episode_of_no_pool_waits_and_says_what_to_do(dispatcher, objects, ca
         key = request(dispatcher, objects, "white", "fix")
     dispatcher.round()
     assert not dispatcher.pod_granted(key)
-    assert dispatcher.granted_agent(key) is None
-    held = "no pool of agents serves namespace white; add it to the namespaces of one of agents.pools (land, sea)"
-    assert dispatcher.held_by(key).startswith(held)
+    assert dispatcher.granted_agent_pod(key) is None
+    held = "no pool of agent pods serves namespace white; add it to the namespaces of one of agents.pools (land, sea)"
+    assert dispatcher.hold(key).text.startswith(held)
 
 
 def test_a_verdict_is_looked_for_by_an_agent_of_the_pool(objects, cache):
     agent_of("sea", objects, cache, "a")
     agent_of("land", objects, cache, "b")
-    assert cache.agents.recoverer("uid-gone", "land").name == "b"
-    assert cache.agents.recoverer("uid-a", "land").name == "b"
-    assert cache.agents.recoverer("uid-a", None) is None
+    assert cache.agent_pods.recoverer("uid-gone", "land").name == "b"
+    assert cache.agent_pods.recoverer("uid-a", "land").name == "b"
+    assert cache.agent_pods.recoverer("uid-a", None) is None
 
 
 def test_the_pool_of_an_agent_is_a_label_of_its_pod(objects):
@@ -108,12 +108,12 @@ def test_without_pools_all_agents_serve_all_namespaces():
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         ("[", "not JSON"),
         ("{}", "agents.pools: Expected `array`"),
         ('[{"name": "a"}]', "missing required field `namespaces`"),
-        ('[{"name": "A", "namespaces": ["x"]}]', r"agents.pools\[0\].name: 'A' is no name; give at most 20"),
+        ('[{"name": "A", "namespaces": ["x"]}]', r"agents.pools\[0\].name: 'A' is not a valid name; use at most 20"),
         ('[{"name": "a", "namespaces": []}]', r"agents.pools\[0\].namespaces: is empty; name the namespaces"),
         (
             '[{"name": "a", "namespaces": ["x"]}, {"name": "a", "namespaces": ["y"]}]',
@@ -121,12 +121,12 @@ def test_without_pools_all_agents_serve_all_namespaces():
         ),
         (
             '[{"name": "a", "namespaces": ["x"]}, {"name": "b", "namespaces": ["x"]}]',
-            "namespace x is in the pools a and b; a namespace has one pool: remove it from the other",
+            "namespace x is in the pools a and b; a namespace can be in one pool only: remove it from one",
         ),
     ],
 )
-def test_wrong_pools_are_refused_at_the_start(text, words):
-    with pytest.raises(ValueError, match=words):
+def test_wrong_pools_are_refused_at_the_start(text, expected):
+    with pytest.raises(ValueError, match=expected):
         Settings(agent_pools=text)
 
 
@@ -140,7 +140,7 @@ class Applied:
 
 async def test_only_agents_of_the_pool_reach_the_sandboxes_of_its_namespaces(clock):
     async def admitted(namespace, **settings):
-        writes, cache = Applied(), Cache(clock, Agents(clock, port=1, silence_seconds=1.0), Policy())
+        writes, cache = Applied(), Cache(clock, AgentPods(clock, port=1, silence_seconds=1.0), Policy())
         policies = NetworkPolicies(
             cache=cache, writes=writes, settings=Settings(**settings), events=None, restored=lambda: None
         )

@@ -6,11 +6,11 @@ import pytest
 from dgym.api import PROOF_ANNOTATION, DebugTask, Episode
 from dgym.kube import AlreadyExists
 from dgym_operator.actions import PodMaker, PoolClaims, Unmet, key_id
-from dgym_operator.cache import Agents, Cache
+from dgym_operator.cache import AgentPods, Cache
 from dgym_operator.controllers import CreatePod, DeletePod, Policy
 from dgym_operator.controllers.episode import decide
 from dgym_operator.objects import Pod, PodAnnotations, PodLabels
-from dgym_operator.proof import make_proof, proof_is_valid
+from dgym_operator.pod_identity import make_proof, proof_is_valid
 from dgym_operator.render import Renderer
 from dgym_operator.settings import Settings
 
@@ -156,7 +156,9 @@ def create(server):
         settings=settings,
         key=KEY,
         claims=PoolClaims(
-            cache=Cache(None, Agents(None, port=1, silence_seconds=1.0), Policy()), writes=server, missed=lambda _: None
+            cache=Cache(None, AgentPods(None, port=1, silence_seconds=1.0), Policy()),
+            writes=server,
+            missed=lambda _: None,
         ),
     )
     return lambda: maker.create(EPISODE, name="fix-1", attempt=1, deadline_seconds=60)
@@ -176,6 +178,6 @@ async def test_a_pod_with_name_and_owner_alone_is_named_with_the_remedy(create, 
         await create()
     assert (caught.value.reason, caught.value.passes) == ("PodRejected", True)
     server.pod = Pod(metadata=msgspec.structs.replace(server.pod.metadata, owner_references=()))
-    with pytest.raises(Unmet, match="without an owner, is there already; delete it") as caught:
+    with pytest.raises(Unmet, match="without an owner, already exists; delete it") as caught:
         await create()
     assert not caught.value.passes

@@ -4,14 +4,14 @@ import yaml
 from click.testing import CliRunner
 
 from dgym_operator.__main__ import main
-from dgym_operator.actions.networkpolicy import sandbox_policy
+from dgym_operator.actions._networkpolicy import sandbox_policy
 from dgym_operator.controllers import SIDECAR_PORT
 
 AGENTS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "agent"}
 
 
 def policy():
-    return sandbox_policy("team", operator_namespace="dgym", agent_labels=AGENTS, port=SIDECAR_PORT)
+    return sandbox_policy("team", operator_namespace="dgym", agent_pod_labels=AGENTS, port=SIDECAR_PORT)
 
 
 def test_sandboxes_reach_nobody_and_one_port_of_theirs_is_open():

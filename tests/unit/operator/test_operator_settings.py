@@ -3,7 +3,7 @@ from click.testing import CliRunner
 from pydantic import ValidationError
 
 from dgym_operator.__main__ import main
-from dgym_operator.policies import NamespacePolicies
+from dgym_operator.chart_values import NamespacePolicies
 from dgym_operator.settings import PREFIX, Settings, settings_table
 
 
@@ -28,11 +28,9 @@ def test_settings_do_not_change():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"lease_renew_seconds": 15},
-        {"lease_retry_seconds": 10},
         {"network_policy": "perhaps"},
         {"port": 70000},
-        {"workers": 0},
+        {"head_start": -1},
     ],
 )
 def test_what_cannot_work_is_refused_at_the_start(wrong):
@@ -43,7 +41,7 @@ def test_what_cannot_work_is_refused_at_the_start(wrong):
 def test_the_table_names_every_setting_with_its_default():
     table = settings_table()
     assert all(f"| `{PREFIX}{name.upper()}` |" in table for name in Settings.model_fields)
-    assert "| `DGYM_OPERATOR_AGENT_PORT` | `8081` | Where agents listen. |" in table
+    assert "| `DGYM_OPERATOR_AGENT_PORT` | `8081` | Port of the agent pods. |" in table
 
 
 def test_an_override_inherits_what_it_leaves_out(monkeypatch):
@@ -70,7 +68,7 @@ def test_an_override_inherits_what_it_leaves_out(monkeypatch):
             "namespaces.overrides.research.weight: Expected `int` >= 1, got 0; give a whole number from 1 to 1000",
         ),
         ('{"defaults": {"maxActive": "many"}}', "namespaces.defaults.maxActive: Expected `int | null`, got `str`"),
-        ('{"defaults": {"maxActive": 1.5}}', "got 1.5; give a whole number; leave it out for no bound"),
+        ('{"defaults": {"maxActive": 1.5}}', "got 1.5; give a whole number, or remove the field for no limit"),
         (
             '{"overrides": {"research": {"maxactive": 5}}}',
             "namespaces.overrides.research: Object contains unknown field `maxactive`; its fields are weight, ",

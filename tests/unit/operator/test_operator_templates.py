@@ -21,7 +21,7 @@ def run(monkeypatch, directory, default="restricted"):
     [
         ("apiVersion: v1\n{% if %}", "gpu.yaml.j2, line 2"),
         ("apiVersion: v1\nkind: Pod\nmetadata: {labels: {team: {{ labels.team }}}}", "'labels' is undefined"),
-        ("apiVersion: v1\nkind: Service", "is no Pod"),
+        ("apiVersion: v1\nkind: Service", "is not a Pod"),
         ("{% extends 'restrictd' %}", "did you mean 'restricted'"),
     ],
 )
@@ -36,7 +36,7 @@ def test_a_template_that_gives_no_pod_ends_the_process_with_its_name(monkeypatch
 def test_an_unknown_default_template_ends_the_process(monkeypatch, tmp_path):
     done = run(monkeypatch, tmp_path, default="restrictd")
     assert done.exit_code == 2
-    assert "there is no pod template 'restrictd'; did you mean 'restricted'?" in done.output
+    assert "pod template 'restrictd' does not exist; did you mean 'restricted'?" in done.output
 
 
 def test_the_shipped_templates_pass(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from dgym.errors import ManifestError
 from dgym.results import DirectoryStore, StoreUnavailable, open_store
-from dgym.results.store import attempt_path
+from dgym.results._store import attempt_path
 
 PATH = "n/e/uid/1/trajectory.jsonl"
 

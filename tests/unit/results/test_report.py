@@ -1,7 +1,8 @@
 import msgspec
 import pytest
 
-from dgym.results.report import Call, EpisodeRow, Price, Run, Stages, compare, make_report
+from dgym.results import EpisodeRow, StageDurations, TimedCall
+from dgym.results.report import Price, Run, compare, make_report
 from dgym.wire import EndReason
 
 
@@ -64,8 +65,8 @@ def test_the_price_stored_with_an_episode_goes_before_the_one_given():
 
 
 def test_tools_are_counted_and_timed():
-    calls = (Call("pdb", True, 0.1), Call("pdb", False, 0.3), Call("eval", True, 2.0))
-    report = make_report(run(record(calls=calls), record(calls=(Call("pdb", True, 0.2),)), record()))
+    calls = (TimedCall("pdb", True, 0.1), TimedCall("pdb", False, 0.3), TimedCall("eval", True, 2.0))
+    report = make_report(run(record(calls=calls), record(calls=(TimedCall("pdb", True, 0.2),)), record()))
     pdb, evaluation = report.tools
     assert (pdb.tool, pdb.calls, pdb.refused, pdb.episodes, pdb.share_of_calls) == ("pdb", 3, 1, 2, 0.75)
     assert pdb.median_milliseconds == pytest.approx(200)
@@ -73,7 +74,7 @@ def test_tools_are_counted_and_timed():
 
 
 def test_stages_share_the_time_of_the_episodes_that_tell_it():
-    stages = Stages(prepare=1, model=0, queue=0, tools=2, agent=3, score=4)
+    stages = StageDurations(prepare=1, model=0, queue=0, tools=2, agent=3, score=4)
     report = make_report(run(record(stages=stages), record(stages=stages), record()))
     assert {one.stage: one.share for one in report.stages} == {"prepare": 0.1, "tools": 0.2, "agent": 0.3, "score": 0.4}
     assert {one.episodes for one in report.stages} == {2}

@@ -170,7 +170,7 @@ def test_tasks_that_sets_leave_out_are_read_beside_the_results(tmp_path):
 
 
 def test_directories_without_results_are_refused(tmp_path):
-    with pytest.raises(ManifestError, match="no such directory"):
+    with pytest.raises(ManifestError, match="the directory does not exist"):
         read_run([tmp_path / "none"])
-    with pytest.raises(ManifestError, match="no results there"):
+    with pytest.raises(ManifestError, match="no results were found"):
         read_run([tmp_path])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.results.report.statistics import (
+from dgym.results.report._groups import (
     bootstrap,
     holm,
     mcnemar,

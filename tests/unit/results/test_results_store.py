@@ -14,7 +14,7 @@ from dgym.results import (
     TrajectoryHeader,
     episode_path,
 )
-from dgym.results.attempts import INLINE_PATCH_LIMIT
+from dgym.results._attempts import INLINE_PATCH_LIMIT
 from dgym.wire import EndReason
 
 

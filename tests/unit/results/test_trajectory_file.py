@@ -25,6 +25,11 @@ STEPS = (
 )
 
 
+def plain(steps):
+    """The steps without their times."""
+    return tuple(Step(seq=step.seq, call=step.call, observation=step.observation) for step in steps)
+
+
 def begin(root, **header):
     """The record of an attempt in a results directory on this machine, and where its trajectory is."""
     record = Record(DirectoryStore(root, local=True), "n/e/d/1")
@@ -43,7 +48,7 @@ def test_what_was_written_is_read_back(tmp_path):
     trajectory = read_trajectory(write(tmp_path))
     assert trajectory.header.episode == "one"
     assert trajectory.header.schema_version == 1
-    assert trajectory.steps == STEPS
+    assert plain(trajectory.steps) == STEPS
     assert not trajectory.torn
 
 
@@ -76,7 +81,7 @@ def test_a_file_cut_anywhere_gives_the_whole_steps_before_the_cut(tmp_path_facto
     kept = data[: max(data.index(b"\n") + 1, len(data) - cut)]
     path.write_bytes(kept)
     trajectory = read_trajectory(path)
-    assert trajectory.steps == STEPS[: kept.count(b"\n") - 1]
+    assert plain(trajectory.steps) == STEPS[: kept.count(b"\n") - 1]
     assert trajectory.torn == (not kept.endswith(b"\n"))
 
 
@@ -86,7 +91,7 @@ def test_fields_of_later_versions_are_ignored(tmp_path):
     header = json.dumps({**json.loads(header), "schemaVersion": 7, "planet": "Mars"})
     rest[0] = json.dumps({**json.loads(rest[0]), "tokens": 12})
     path.write_text("\n".join([header, *rest]), "utf-8")
-    assert read_trajectory(path).steps == STEPS
+    assert plain(read_trajectory(path).steps) == STEPS
 
 
 @pytest.mark.parametrize(

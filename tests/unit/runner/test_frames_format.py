@@ -6,11 +6,11 @@ import os
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.runner import connection as inside
-from dgym.sandbox import channel as outside
+from dgym.sandbox import _channel as outside
 
 # What JSON carries unchanged: whole numbers of 64 bits, text without lone surrogates.
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -69,33 +69,28 @@ def written_inside(header: dict, payload: bytes) -> bytes:
         os.close(reading)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(_HEADERS, st.binary(max_size=300)), max_size=4))
 def test_what_the_trusted_side_writes_the_runner_reads(frames):
     assert read_all_inside(b"".join(outside.encode_frame(*frame) for frame in frames)) == frames
 
 
-@settings(deadline=None, max_examples=50)
 @given(_HEADERS, st.binary(max_size=300))
 def test_what_the_runner_writes_the_trusted_side_reads(header, payload):
     assert read_all_outside(written_inside(header, payload)) == [(header, payload)]
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_frames_or_an_error_on_the_trusted_side(data):
     with contextlib.suppress(outside.FrameError):
         read_all_outside(data)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_frames_or_an_error_in_the_runner(data):
     with contextlib.suppress(inside.FrameError):
         read_all_inside(data)
 
 
-@settings(deadline=None, max_examples=50)
 @given(_HEADERS, st.binary(min_size=1, max_size=50), st.data())
 def test_a_frame_that_is_cut_off_is_an_error(header, payload, data):
     frame = outside.encode_frame(header, payload)

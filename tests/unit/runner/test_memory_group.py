@@ -5,7 +5,7 @@ import os
 import pytest
 
 from dgym.runner import proctree
-from dgym.sandbox.local.resources import ControlGroup
+from dgym.sandbox.local._resources import ControlGroup
 
 KILLS = {
     "memory.events": "low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\noom_group_kill 0\n",

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgym.errors import ManifestError
-from dgym.sandbox.local import bubblewrap
-from dgym.sandbox.local.bubblewrap import Layout, check_workspace, command_line, write_etc
-from dgym.sandbox.local.interpreter import Interpreter
+from dgym.sandbox.local import _bubblewrap
+from dgym.sandbox.local._bubblewrap import Layout, check_workspace, command_line, write_etc
+from dgym.sandbox.local._interpreter import Interpreter
 
 SEGMENTS = st.sampled_from(
     ["workspace", "usr", "src", "etc", "tmp", "home", "agent", "opt", "dgym", "proc", "lib", "a b"]
@@ -18,7 +18,7 @@ SEGMENTS = st.sampled_from(
 
 @pytest.fixture(autouse=True)
 def _every_option_known(monkeypatch):
-    monkeypatch.setattr(bubblewrap, "_options", lambda: "--size --disable-userns")
+    monkeypatch.setattr(_bubblewrap, "_options", lambda: "--size --disable-userns")
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_an_accepted_workspace_never_covers_a_mount_of_the_sandbox(segments):
         check_workspace(path)
     except ManifestError:
         return
-    for needed in ("/usr", "/proc", "/dev", "/etc", "/tmp", bubblewrap.HOME_INSIDE, bubblewrap.RUNNER_INSIDE):
+    for needed in ("/usr", "/proc", "/dev", "/etc", "/tmp", _bubblewrap.HOME_INSIDE, _bubblewrap.RUNNER_INSIDE):
         assert not Path(needed).is_relative_to(path)
 
 

@@ -8,10 +8,10 @@ import pytest
 
 import dgym
 from dgym.errors import ManifestError, SandboxStartFailed
-from dgym.sandbox import Limits
+from dgym.sandbox import SandboxLimits
 from dgym.sandbox.container import DEFAULT_IMAGE, Engine
-from dgym.sandbox.container.command import Container, command_line
-from dgym.sandbox.container.engine import Image, engine_from_facts
+from dgym.sandbox.container._engine import Image, engine_from_facts
+from dgym.sandbox.container._process import Container, command_line
 
 ROOT, ORDINARY = Image("some/image", "id", ""), Image("some/image", "id", "tester:staff")
 PODMAN, DOCKER = Engine(program="/bin/podman", flavor="podman"), Engine(program="/bin/docker", flavor="docker")
@@ -75,7 +75,7 @@ def test_who_programs_run_as(image, fields, user):
 
 
 def test_bounds_are_those_of_the_task_with_room_for_the_runner():
-    described = container(limits=Limits(memory_bytes=2**30, processes=100), cpus=1.5)
+    described = container(limits=SandboxLimits(memory_bytes=2**30, processes=100), cpus=1.5)
     given = options(command_line(DOCKER, described))
     assert given["--memory"] == given["--memory-swap"] == [str(2**30 + 64 * 2**20)]
     assert given["--pids-limit"] == ["164"]
@@ -86,7 +86,7 @@ def test_bounds_that_an_engine_cannot_enforce_are_left_to_the_runner():
     weak = Engine(program="/bin/podman", flavor="podman", memory=False, processes=False, cpus=False)
     given = options(command_line(weak, container(cpus=1.0)))
     assert not {"--memory", "--memory-swap", "--pids-limit", "--cpus"} & set(given)
-    unbounded = container(limits=Limits(memory_bytes=None, processes=None))
+    unbounded = container(limits=SandboxLimits(memory_bytes=None, processes=None))
     assert not {"--memory", "--memory-swap", "--pids-limit", "--cpus"} & set(options(command_line(DOCKER, unbounded)))
 
 

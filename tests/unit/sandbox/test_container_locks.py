@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from dgym.sandbox.container.engine import lock_directory
-from dgym.sandbox.container.process import Ownership, forget, forget_unused, is_abandoned, scope
+from dgym.sandbox.container._engine import lock_directory
+from dgym.sandbox.container._process import Ownership, forget, forget_unused, is_abandoned, scope
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def test_a_container_is_owned_until_its_owner_says_that_it_is_gone():
 
 
 def test_a_container_is_abandoned_once_its_owner_is_dead():
-    script = "from dgym.sandbox.container.process import Ownership; print(Ownership().name, flush=True); input()"
+    script = "from dgym.sandbox.container._process import Ownership; print(Ownership().name, flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, text=True) as owner:
         name = owner.stdout.readline().strip()
         assert not is_abandoned(name)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dgym.sandbox import cache
-from dgym.sandbox.cache import cache_directory, compiled_runner
-from dgym.sandbox.local import regions
-from dgym.sandbox.local.interpreter import inspect_interpreter
-from dgym.sandbox.local.resources import PrivateDirectory, remove_abandoned, remove_tree
+from dgym.sandbox import _cache
+from dgym.sandbox._cache import cache_directory, compiled_runner
+from dgym.sandbox.local import _resources
+from dgym.sandbox.local._interpreter import inspect_interpreter
+from dgym.sandbox.local._resources import PrivateDirectory, remove_abandoned, remove_tree
 
 
 @pytest.fixture
@@ -61,17 +61,17 @@ def test_ext4_is_told_to_place_a_workspace_apart_from_those_just_removed(tempora
 def test_a_place_is_near_a_removed_workspace_for_some_minutes(tmp_path, monkeypatch):
     inode, now = tmp_path.stat().st_ino, time.monotonic()
     for removed, near in (((inode, now), True), ((inode, now - 301), False), ((inode + 10**6, now), False)):
-        monkeypatch.setattr(regions, "_removed", [removed])
-        assert regions._is_near_removed(tmp_path) is near
+        monkeypatch.setattr(_resources, "_removed", [removed])
+        assert _resources._is_near_removed(tmp_path) is near
 
 
 def test_a_removed_workspace_is_remembered_and_another_is_made_where_no_place_is_far(temporary, monkeypatch):
-    monkeypatch.setattr(regions, "_removed", deque())
-    monkeypatch.setattr(regions, "_REGION_INODES", 2**64)
+    monkeypatch.setattr(_resources, "_removed", deque())
+    monkeypatch.setattr(_resources, "_REGION_INODES", 2**64)
     first = PrivateDirectory.make()
     place = first.workspace.parent.stat().st_ino
     first.remove()
-    assert [inode for inode, _ in regions._removed] == [place]
+    assert [inode for inode, _ in _resources._removed] == [place]
     second = PrivateDirectory.make()
     assert [path.name for path in second.path.glob("files-*")] == [second.workspace.parent.name]
     second.remove()
@@ -125,7 +125,7 @@ def test_a_link_out_of_the_tree_is_removed_and_not_followed(tmp_path):
 def test_what_a_killed_process_left_is_removed_and_what_a_live_one_uses_is_kept(temporary):
     script = (
         "import os, sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
-        "from dgym.sandbox.local.resources import PrivateDirectory\n"
+        "from dgym.sandbox.local._resources import PrivateDirectory\n"
         "PrivateDirectory.make(); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", script, str(temporary)], check=False)
@@ -164,8 +164,8 @@ def test_the_runner_is_copied_with_bytecode_once(tmp_path, monkeypatch):
     (source / "inner").mkdir(parents=True)
     (source / "__main__.py").write_text("print(1)\n")
     (source / "inner" / "part.py").write_text("x = 1\n")
-    monkeypatch.setattr(cache, "RUNNER_SOURCE", source)
-    cache.runner_digest.cache_clear()
+    monkeypatch.setattr(_cache, "RUNNER_SOURCE", source)
+    _cache.runner_digest.cache_clear()
     try:
         interpreter = inspect_interpreter(sys.executable)
         first = compiled_runner(interpreter.executable, interpreter.cache_tag)
@@ -173,7 +173,7 @@ def test_the_runner_is_copied_with_bytecode_once(tmp_path, monkeypatch):
         assert compiled_runner(interpreter.executable, interpreter.cache_tag) == first
         assert sorted(path.name for path in first.parent.iterdir()) == [first.name]
     finally:
-        cache.runner_digest.cache_clear()
+        _cache.runner_digest.cache_clear()
     shutil.rmtree(first)
     assert Path(source).exists()
 

@@ -8,7 +8,7 @@ import pytest
 
 from dgym.errors import ManifestError
 from dgym.sandbox.local import ensure_environment, resolve_python
-from dgym.sandbox.local.interpreter import inspect_interpreter
+from dgym.sandbox.local._interpreter import inspect_interpreter
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_a_lone_versioned_name_does_not_answer_to_python(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "expected"),
     [
         ("/nowhere/python", "neither"),
         ("no-such-command", "neither"),
@@ -61,8 +61,8 @@ def test_a_lone_versioned_name_does_not_answer_to_python(tmp_path):
         ("/etc", "bin/python"),
     ],
 )
-def test_anything_else_is_refused_with_a_remedy(path, said):
-    with pytest.raises(ManifestError, match=said):
+def test_anything_else_is_refused_with_a_remedy(path, expected):
+    with pytest.raises(ManifestError, match=expected):
         resolve_python(path)
 
 

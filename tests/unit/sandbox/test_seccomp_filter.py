@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dgym.sandbox.local import seccomp
-from dgym.sandbox.local.seccomp import ABSENT, ALLOW, KILL, REFUSED, TIOCLINUX, TIOCSTI, call_number, filter_program
+from dgym.sandbox.local import _bubblewrap
+from dgym.sandbox.local._bubblewrap import ABSENT, ALLOW, KILL, REFUSED, TIOCLINUX, TIOCSTI, call_number, filter_program
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 EPERM, ENOSYS, NO_FAMILY = (0x50000 | each for each in (errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT))
@@ -142,6 +142,6 @@ def test_numbers_are_those_of_this_machines_headers():
 
 
 def test_this_machine_has_a_filter():
-    assert seccomp.is_supported()
-    with seccomp.open_filter() as file:
+    assert _bubblewrap.is_supported()
+    with _bubblewrap.open_filter() as file:
         assert file.read() == filter_program(os.uname().machine)

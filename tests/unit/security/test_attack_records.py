@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from hack import attacks
 from tests.fakes.attacks.every import FAMILIES as PROGRAMS
+from tests.security import __main__ as page
 from tests.security import records
-from tests.security.catalog import ATTACKS, FAMILIES, LAPTOP, Attack
+from tests.security.catalog import ATTACKS, CONTAINER, FAMILIES, LAPTOP, PLACES, Attack
+from tests.support.plain_python import NO_PLUGINS
 
 MODULE = "tests/unit/security/test_attack_records.py"
-ATTACK = Attack("the verdict", "anything", (LAPTOP,))
+ATTACK = Attack("the score", "anything", (LAPTOP,))
 
 
 def lines(*outcomes: tuple[str, str]) -> str:
@@ -52,12 +53,6 @@ def test_what_was_always_skipped_is_no_success(tmp_path: Path) -> None:
     assert records.read(tmp_path) == [row(tests=1, skipped=1)]
 
 
-def test_results_of_modules_that_were_not_run_stay_and_those_of_modules_that_are_gone_do_not() -> None:
-    other = row(tests=9) | {"module": "tests/conftest.py"}
-    gone = row(tests=9) | {"module": "tests/gone.py"}
-    assert records.merge([row(tests=1), other, gone], [row(tests=2)]) == [other, row(tests=2)]
-
-
 @pytest.mark.parametrize(
     ("counts", "shown"),
     [
@@ -69,25 +64,37 @@ def test_results_of_modules_that_were_not_run_stay_and_those_of_modules_that_are
     ],
 )
 def test_a_cell_says_what_was_tried(counts: list[dict[str, int]], shown: str) -> None:
-    assert attacks.cell(ATTACK, LAPTOP, [row(**each) for each in counts]) == shown
+    assert page.cell(ATTACK, LAPTOP, [row(**each) for each in counts]) == shown
 
 
 def test_a_place_that_has_nothing_to_attack_is_empty() -> None:
-    assert attacks.cell(ATTACK, "pod", []) == ""
+    assert page.cell(ATTACK, "pod", []) == ""
 
 
 def test_only_what_was_stopped_or_marked_everywhere_is_finished() -> None:
-    assert any(line == "files (laptop): not run" for line in attacks.unfinished([]))
-    rows = [
-        row(tests=1, runs=1) | {"attack": name, "place": place} for name in ATTACKS for place in ATTACKS[name].places
-    ]
-    assert attacks.unfinished(rows) == []
+    assert "files (laptop): not run" in page.unfinished({})
+    rows = [row(tests=1, runs=1) | {"attack": name, "place": place} for name in ATTACKS for place in PLACES]
+    assert page.unfinished(page.cells_of(rows)) == []
+    assert "files (laptop): failed: 1 of 1" in page.unfinished(page.cells_of([row(tests=1, failed=1), *rows[4:]]))
 
 
-def test_catalog_markers_and_results_agree() -> None:
-    assert list(attacks.disagreements([])) == []
-    (found,) = attacks.disagreements([row(tests=1) | {"module": "tests/gone.py"}])
-    assert "tests/gone.py, which is gone" in found
+def test_a_run_replaces_the_cells_of_its_places() -> None:
+    attack = ATTACKS["files"]
+    rows = [[attack.against, attack.tries, "stopped: 9", "stopped: 8", "", ""], ["", "gone", *"1234"]]
+    kept = page.cells_of_page(rows)
+    assert kept == dict(zip((("files", place) for place in PLACES), rows[0][2:], strict=True))
+    now = kept | page.cells_of([row(tests=2, runs=1)])
+    assert now["files", LAPTOP] == "stopped: 2"
+    assert now["files", CONTAINER] == "stopped: 8"
+    assert now["machinery", LAPTOP] == "**not run**"
+
+
+def test_catalog_markers_and_page_agree() -> None:
+    rows = page.SECTION.rows()
+    assert list(page.disagreements(rows)) == []
+    assert page.written(page.cells_of_page(rows)) == page.SECTION.read()
+    (found,) = page.disagreements(rows[1:])
+    assert "the rows of docs/attacks.md" in found
 
 
 def test_every_program_is_of_a_family_of_the_catalog() -> None:
@@ -98,7 +105,7 @@ def test_every_program_is_of_a_family_of_the_catalog() -> None:
 def test_the_place_follows_from_the_module() -> None:
     assert records.place_of("tests/e2e/cluster/shared/test_isolation.py") == "pod"
     assert records.place_of("tests/e2e/podman/test_programs.py") == "container"
-    assert records.place_of("tests/integration/spoof/test_spoof_attacks.py") == "laptop"
+    assert records.place_of("tests/integration/session/spoof/test_spoof_attacks.py") == "laptop"
 
 
 TESTS = """
@@ -119,7 +126,8 @@ def test_pytest_leaves_its_outcomes(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.security.records import register as pytest_configure\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = attack(id): plays it\n")
     (tmp_path / "test_it.py").write_text(TESTS)
-    environment = {**os.environ, "PYTHONPATH": str(records.ROOT), records.DIRECTORY: str(tmp_path / "records")}
+    environment = {**os.environ, **NO_PLUGINS, "PYTHONPATH": str(records.ROOT), "PYTEST_ADDOPTS": ""}
+    environment[records.DIRECTORY] = str(tmp_path / "records")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert "1 passed" in done.stdout or "2 passed" in done.stdout, done.stdout + done.stderr

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from dgym.wire.assignments import make_agent_key, make_assign_token, make_pool_key, make_results_token
+from dgym.wire.assignments import make_agent_pod_key, make_assign_token, make_pool_key, make_results_token
 from dgym.wire.http import Role, make_token
 from tests.security.leaks import Secrets, documents, leaks
 
 KEY = bytes(range(200, 232))
-AGENT_KEY = make_agent_key(make_pool_key(KEY, ""), "pod")
+AGENT_POD_KEY = make_agent_pod_key(make_pool_key(KEY, ""), "pod")
 PASSWORD = 'correct "horse" battery'
 
 
@@ -41,8 +41,8 @@ def secrets() -> Secrets:
         (base64.b64encode(b"x" + PASSWORD.encode() + b"y").decode(), "home/password value"),
         (KEY.hex(), "home/dgym-key key"),
         (make_results_token(KEY), "home: the token results of agents"),
-        (AGENT_KEY, "the key of agent pod"),
-        (make_assign_token(AGENT_KEY, 7), "the token assign of agent pod"),
+        (AGENT_POD_KEY, "the key of agent pod"),
+        (make_assign_token(AGENT_POD_KEY, 7), "the token assign of agent pod"),
         (make_token(KEY, episode_uid="uid", attempt=1, role=Role.DRIVE), "the token drive of attempt 1 of uid"),
     ],
 )

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.session.execution import bounded
+from dgym.session._execution import bounded
 
 
 @given(st.text(max_size=400), st.integers(min_value=70, max_value=300))

@@ -3,7 +3,7 @@
 import pytest
 
 from dgym.sandbox import Cause
-from dgym.session.verification.causes import lack_of, lacks_in_output
+from dgym.session.scoring._assessment import lack_of, lacks_in_output
 
 PATHS = ["src/own/__init__.py", "src/own/_speed.pyx", "src/own/calc.py", "setup.py"]
 PATHS += ["packages/shop/pyproject.toml", "packages/shop/src/shop/cart.py", "till/setup.py", "till/till.py"]

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from dgym.session.limits import Deadline
+from dgym.session._execution import Deadline
 
 
 async def test_a_clock_that_was_not_started_or_is_paused_keeps_what_is_left():

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from dgym.errors import EditError, EpisodeOver, ManifestError, PatchError, PathError, SandboxLost
-from dgym.session.execution import execute, read_action
+from dgym.session._execution import execute, read_action
 from dgym.tools import Tool, ToolError, ToolResult
-from dgym.wire import ACTION_LIMIT, OBSERVATION_LIMIT, ToolCall
+from dgym.wire import ACTION_LIMIT, OBSERVATION_LIMIT, ToolCall, checked_action
 
 
 class Edit(Tool):
@@ -91,7 +91,7 @@ async def test_a_diff_is_cut_like_text():
 
 UNFIT = {
     "half of a surrogate pair": ["edit \ud800.py", {"tool": "edit", "arguments": {"path": ["\udfff"]}}],
-    f"at most {ACTION_LIMIT:,} are taken": ["edit " + "x" * ACTION_LIMIT],
+    f"it can have at most {ACTION_LIMIT:,}.": ["edit " + "x" * ACTION_LIMIT],
     "nested too deeply": [
         {"tool": "edit", "arguments": reduce(lambda value, _: {"a": value}, range(depth), {})} for depth in (250, 5000)
     ],
@@ -101,9 +101,9 @@ UNFIT = {
 @pytest.mark.parametrize("problem", UNFIT)
 async def test_an_action_that_could_not_travel_is_refused_in_words_that_can(problem):
     for action in UNFIT[problem]:
-        call, said = read_action(action, TOOLS)
+        call, refusal = read_action(checked_action(action), TOOLS)
         assert len(msgspec.json.encode(call)) < 1000
-        assert problem in (await execute(TOOLS, None, call, said)).observation.text
+        assert problem in (await execute(TOOLS, None, call, refusal)).observation.text
 
 
 @pytest.mark.parametrize("action", ["", "nothing at all", {"arguments": {}}, 7])

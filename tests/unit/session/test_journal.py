@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dgym.errors import ConflictError
-from dgym.session.journal import Journal, Requests
+from dgym.session._journal import Journal, RequestsInFlight
 from dgym.wire import Observation, Step, ToolCall
 
 VIEW = ToolCall(tool="view", arguments={"path": "calc.py"})
@@ -27,8 +27,8 @@ class Counting:
 
 
 @pytest.fixture
-def requests() -> Requests:
-    return Requests()
+def requests() -> RequestsInFlight:
+    return RequestsInFlight()
 
 
 @pytest.fixture

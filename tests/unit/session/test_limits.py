@@ -1,6 +1,6 @@
 import pytest
 
-from dgym.session.limits import EpisodeLimits
+from dgym.session._execution import EpisodeLimits
 from dgym.wire import EndReason
 
 

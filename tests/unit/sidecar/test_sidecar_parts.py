@@ -9,9 +9,9 @@ import pytest
 from dgym.errors import ManifestError
 from dgym.logs import JsonFormatter, episode_fields
 from dgym.sidecar import preparation
-from dgym.sidecar.access import Access, CallError
+from dgym.sidecar.access import Access
 from dgym.sidecar.settings import read_settings
-from dgym.wire.http import BindRequest, Role, make_token, token_digest
+from dgym.wire.http import BindRequest, CallError, Role, make_token, token_digest
 from dgym.wire.signing import content_digest, make_epochs, sign_request
 
 KEY = b"key"
@@ -27,14 +27,14 @@ def test_settings_come_from_the_environment_and_have_defaults():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "expected"),
     [
         ({"DGYM_SIDECAR_DRIVE_SHA256": "abc"}, "DGYM_SIDECAR_DRIVE_SHA256"),
         ({"DGYM_SIDECAR_PORT": "http"}, "DGYM_SIDECAR_PORT"),
     ],
 )
-def test_a_wrong_setting_is_named(change, words):
-    with pytest.raises(ManifestError, match=words):
+def test_a_wrong_setting_is_named(change, expected):
+    with pytest.raises(ManifestError, match=expected):
         read_settings({**REQUIRED, **change})
 
 
@@ -71,8 +71,10 @@ def test_a_pooled_sidecar_has_nothing_of_an_attempt_in_its_environment(name):
 
 @pytest.mark.parametrize("environment", [{}, {"DGYM_SIDECAR_EPISODE": "team/fix-ledger"}])
 def test_a_sidecar_that_nobody_can_call_names_both_ways(environment):
-    words = "DGYM_SIDECAR_BIND_SHA256 .* DGYM_SIDECAR_PREPARE_SHA256, DGYM_SIDECAR_DRIVE_SHA256, DGYM_SIDECAR_OPERATE"
-    with pytest.raises(ManifestError, match=words):
+    expected = (
+        "DGYM_SIDECAR_BIND_SHA256 .* DGYM_SIDECAR_PREPARE_SHA256, DGYM_SIDECAR_DRIVE_SHA256, DGYM_SIDECAR_OPERATE"
+    )
+    with pytest.raises(ManifestError, match=expected):
         read_settings(environment)
 
 
@@ -83,7 +85,7 @@ def test_a_wrong_digest_of_the_bind_token_is_not_repeated(digest):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "expected"),
     [
         ({"episode": "fix-ledger"}, "episode"),
         ({"episode": "team/fix-ledger\n"}, "episode"),
@@ -102,8 +104,8 @@ def test_a_wrong_digest_of_the_bind_token_is_not_repeated(digest):
         ({"operateSha256": "b" * 64}, "must differ"),
     ],
 )
-def test_a_bind_that_makes_no_sense_is_refused_and_its_field_named(change, words):
-    with pytest.raises(msgspec.ValidationError, match=words):
+def test_a_bind_that_makes_no_sense_is_refused_and_its_field_named(change, expected):
+    with pytest.raises(msgspec.ValidationError, match=expected):
         bind_request(**change)
 
 

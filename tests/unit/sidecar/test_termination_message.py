@@ -5,32 +5,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.wire import EndReason, Result
-from dgym.wire.termination import (
+from dgym.wire import AttemptOutcome, EndReason, Result
+from dgym.wire.outcome import (
     TERMINATION_LIMIT,
     TerminationMessage,
     decode_termination,
     encode_termination,
-    with_verdict,
 )
 
-text = st.text(st.characters(exclude_categories=["Cs"]))
+
+def ended(reason=EndReason.UNRESOLVED, **fields):
+    return AttemptOutcome(resolved=reason is EndReason.RESOLVED, reason=reason, **fields)
 
 
 @given(
     st.sampled_from(EndReason),
-    text,
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=2048),
     st.text(st.sampled_from('\\"\x00é😀a'), max_size=3000),
     st.integers(0, 2**53),
 )
 def test_it_fits_and_comes_back_whatever_it_says(reason, uri, message, number):
-    sent = TerminationMessage(
-        episode_uid="0" * 36, attempt=number, reason=reason, steps=number, score=number, result_uri=uri, message=message
-    )
-    data = encode_termination(sent)
+    outcome = ended(reason, steps=number, score=number, result_uri=uri, message=message, signature="s" * 129)
+    data = encode_termination(TerminationMessage(episode_uid="0" * 36, attempt=number, outcome=outcome))
     assert len(data) <= TERMINATION_LIMIT
-    received = decode_termination(data)
-    assert (received.reason, received.attempt, received.steps) == (reason, number, number)
+    attempt = decode_termination(data).attempt
+    received = decode_termination(data).outcome
+    assert (received.reason, attempt, received.steps) == (reason, number, number)
     head, _, tail = received.message.partition(" … ") if received.message != message else (message, "", "")
     assert message.startswith(head)
     assert message.endswith(tail)
@@ -39,7 +39,7 @@ def test_it_fits_and_comes_back_whatever_it_says(reason, uri, message, number):
 
 @given(st.integers(0, 200), st.integers(0, 255))
 def test_what_was_cut_or_changed_is_no_message(position, byte):
-    data = encode_termination(TerminationMessage(reason=EndReason.UNRESOLVED, message="x" * 200, steps=3))
+    data = encode_termination(TerminationMessage(outcome=ended(message="x" * 200, steps=3)))
     assert decode_termination(data[: -1 - position]) is None
     changed = data[:position] + bytes([byte]) + data[position + 1 :]
     received = decode_termination(changed)
@@ -48,7 +48,7 @@ def test_what_was_cut_or_changed_is_no_message(position, byte):
 
 @pytest.mark.attack("tokens")
 def test_a_verdict_in_another_hand_is_not_believed():
-    forged = msgspec.json.encode(TerminationMessage(reason=EndReason.RESOLVED, resolved=True, checksum="0" * 16))
+    forged = msgspec.json.encode(TerminationMessage(outcome=ended(EndReason.RESOLVED), checksum="0" * 16))
     assert decode_termination(forged) is None
     assert decode_termination(b"Killed") is None
     assert decode_termination(b"") is None
@@ -58,7 +58,7 @@ def test_spaces_behind_it_change_nothing():
     """A shorter message is written over a longer one."""
     data = encode_termination(TerminationMessage(attempt=1, step_in_flight=7, elapsed_seconds=12.5))
     received = decode_termination(data + b"   ")
-    assert (received.reason, received.step_in_flight, received.elapsed_seconds) == (None, 7, 12.5)
+    assert (received.outcome, received.step_in_flight, received.elapsed_seconds) == (None, 7, 12.5)
 
 
 def test_it_says_what_the_result_says():
@@ -66,11 +66,9 @@ def test_it_says_what_the_result_says():
         resolved=True, score=3, max_score=3, steps=7, rewrites=2, input_tokens=10, output_tokens=5,
         reason=EndReason.RESOLVED, message="all passed", patch="x" * 10_000,
     )  # fmt: skip
-    said = decode_termination(
-        encode_termination(
-            with_verdict(TerminationMessage(episode_uid="uid", attempt=2, result_uri="s3://bucket/1"), result)
-        )
-    )
+    outcome = AttemptOutcome.of(result, result_uri="s3://bucket/1")
+    decoded = decode_termination(encode_termination(TerminationMessage(episode_uid="uid", attempt=2, outcome=outcome)))
+    assert decoded.outcome == outcome
     for name in ("resolved", "score", "max_score", "steps", "rewrites", "input_tokens", "output_tokens", "reason"):
-        assert getattr(said, name) == getattr(result, name)
-    assert (said.episode_uid, said.attempt, said.result_uri, said.message) == ("uid", 2, "s3://bucket/1", "all passed")
+        assert getattr(decoded.outcome, name) == getattr(result, name)
+    assert (decoded.episode_uid, decoded.attempt, decoded.outcome.message) == ("uid", 2, "all passed")

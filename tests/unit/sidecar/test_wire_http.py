@@ -12,10 +12,20 @@ from dgym.errors import (
     SetupFailed,
     VerifierFailed,
 )
-from dgym.sidecar.access import CallError
-from dgym.sidecar.answers import _json, describe
+from dgym.sidecar.api import describe
 from dgym.wire import ToolCall
-from dgym.wire.http import ErrorBody, ErrorCode, PrepareRequest, Role, StepRequest, error_body, make_token, token_digest
+from dgym.wire.http import (
+    CallError,
+    ErrorBody,
+    ErrorCode,
+    PrepareRequest,
+    Role,
+    StepRequest,
+    error_body,
+    make_token,
+    token_digest,
+)
+from dgym.wire.server import json_response
 
 
 def test_the_codes_are_a_closed_set():
@@ -40,7 +50,7 @@ def test_bodies_are_camel_case_and_pass_over_what_a_later_version_says():
     request = msgspec.json.decode(sent, type=PrepareRequest)
     assert (request.max_steps, request.tools[1].options) == (7, {"a": 1})
     step = msgspec.json.decode(b'{"tool": "t", "arguments": {"x": 1}, "usage": {"inputTokens": 3}}', type=StepRequest)
-    assert step.call == ToolCall(tool="t", arguments={"x": 1})
+    assert step.given == ToolCall(tool="t", arguments={"x": 1})
     assert step.usage.input_tokens == 3
 
 
@@ -82,4 +92,4 @@ def test_tokens_differ_by_everything_they_are_made_of():
 
 
 def test_half_a_surrogate_pair_does_not_stop_an_answer():
-    assert _json({"text": "a\ud800b"}).body == b'{"text": "a?b"}'
+    assert json_response({"text": "a\ud800b"}).body == b'{"text": "a?b"}'

@@ -64,10 +64,10 @@ def test_words_are_converted_by_the_schema_and_a_list_takes_the_rest():
 
 
 @pytest.mark.parametrize(
-    ("action", "told"),
+    ("action", "expected"),
     [
         ("", "The action is empty."),
-        ("veiw calc.py", "There is no tool `veiw`. Did you mean `view`?"),
+        ("veiw calc.py", "Unknown tool `veiw`. Did you mean `view`?"),
         ("view 'calc.py", "no closing quotation"),
         ("view a 1 2 true 5", "too many words, from `5` on"),
         ("eval now", "too many words, from `now` on"),
@@ -80,16 +80,16 @@ def test_words_are_converted_by_the_schema_and_a_list_takes_the_rest():
         ({}, "must name its tool"),
         ({"tool": "view", "args": {}}, "has no field `args`"),
         ({"tool": "veiw"}, "Did you mean `view`?"),
-        ({"tool": 3}, "There is no tool `3`."),
+        ({"tool": 3}, "Unknown tool `3`."),
         ({"tool": "view", "arguments": ["calc.py"]}, "must be an object"),
         ({"tool": "view", "arguments": {1: 2}}, "must be an object"),
         (7, "An action cannot be int."),
     ],
 )
-def test_an_action_that_is_no_call_is_answered(action, told):
+def test_an_action_that_is_no_call_is_answered(action, expected):
     with pytest.raises(ToolError) as caught:
         parse(action)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(

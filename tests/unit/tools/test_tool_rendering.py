@@ -7,14 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dgym.sandbox import DebugResult, EntrypointResult, Mode, RunResult, TestReport
-from dgym.session.verification.suite import ExpectedTests
-from dgym.session.verification.verdict import judge
+from dgym.session.scoring._score import ExpectedTests, score_run
+from dgym.tools._context import numbered, plural
 from dgym.tools.bash import describe_end
 from dgym.tools.eval import score, summary
 from dgym.tools.grep import _read
 from dgym.tools.pdb import render
 from dgym.tools.search_script import search
-from dgym.tools.text import numbered, plural
 from dgym.wire import Breakpoint, Frame, Score
 
 
@@ -49,7 +48,7 @@ def test_a_stop_shows_answer_output_place_source_and_notices():
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "fragment"),
     [
         (DebugResult(state="ended", exit_status=0), "The program ended with exit status 0. The next command"),
         (DebugResult(state="ended", exit_status=-11), "The program was killed by SIGSEGV. The next command"),
@@ -58,8 +57,8 @@ def test_a_stop_shows_answer_output_place_source_and_notices():
         (DebugResult(state="idle"), "No program runs. The next command"),
     ],
 )
-def test_an_end_says_how_and_what_comes_next(result, told):
-    assert render(result, 60).startswith(told)
+def test_an_end_says_how_and_what_comes_next(result, fragment):
+    assert render(result, 60).startswith(fragment)
 
 
 def test_an_interruption_says_after_how_long():
@@ -97,7 +96,7 @@ def ran(**fields: Any) -> RunResult:
 
 
 @pytest.mark.parametrize(
-    ("run", "told"),
+    ("run", "fragment"),
     [
         (ran(), ""),
         (ran(exit_status=3), "Exit status 3."),
@@ -108,9 +107,9 @@ def ran(**fields: Any) -> RunResult:
         (ran(exit_status=-9, ended_by="memory"), "more memory"),
     ],
 )
-def test_how_a_command_ended(run, told):
-    assert told in describe_end(run, 30)
-    assert bool(told) == bool(describe_end(run, 30))
+def test_how_a_command_ended(run, fragment):
+    assert fragment in describe_end(run, 30)
+    assert bool(fragment) == bool(describe_end(run, 30))
 
 
 def evaluated(run: RunResult | None = None, **report: Any) -> EntrypointResult:
@@ -155,6 +154,11 @@ OUTCOMES = st.dictionaries(
 )
 
 
+def score_of_run(mode, run, expected):
+    scored = score_run(mode, run, expected, 60)
+    return Score(score=scored.score, max_score=scored.max_score)
+
+
 @given(OUTCOMES, st.booleans(), st.booleans(), st.sampled_from(["pytest", "shell"]))
 def test_eval_is_worth_what_the_final_scoring_says_of_the_same_run(outcomes, finished, tampering, form):
     tests = ("t::a", "t::b", "t::c")
@@ -167,20 +171,17 @@ def test_eval_is_worth_what_the_final_scoring_says_of_the_same_run(outcomes, fin
     )
     for named, mode in ((tests, Mode.NAMED_TESTS), ((), Mode.WHOLE_SUITE)):
         expected = ExpectedTests(outcomes=dict.fromkeys(named or result.report.collected, ""))
-        assert score(result, mode, named) == judge(mode, result, expected, 60).score
+        assert score(result, mode, named) == score_of_run(mode, result, expected)
 
 
 def test_eval_tells_expected_failures_as_the_final_scoring_does():
     result = evaluated(collected=["t::a", "t::b"], outcomes={"t::a": "xfailed", "t::b": "xpassed"})
     expected = ExpectedTests(outcomes={"t::a": "xfailed", "t::b": "xfailed"})
-    assert (
-        score(result, Mode.WHOLE_SUITE)
-        == judge(Mode.WHOLE_SUITE, result, expected, 60).score
-        == Score(score=2, max_score=2)
-    )
+    assert score(result, Mode.WHOLE_SUITE) == score_of_run(Mode.WHOLE_SUITE, result, expected)
+    assert score(result, Mode.WHOLE_SUITE) == Score(score=2, max_score=2)
     named = ExpectedTests(outcomes=dict.fromkeys(expected.outcomes, ""))
-    judged = judge(Mode.NAMED_TESTS, result, named, 60)
-    assert score(result, Mode.NAMED_TESTS, ("t::a", "t::b")) == judged.score == Score(score=1, max_score=2)
+    scored = score_of_run(Mode.NAMED_TESTS, result, named)
+    assert score(result, Mode.NAMED_TESTS, ("t::a", "t::b")) == scored == Score(score=1, max_score=2)
 
 
 def find(pattern: str, *paths: Any, most: int = 10) -> tuple[list[Any], dict[str, Any]]:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from dgym.tools import Tool, ToolError, available_tools, load_tools, validate_arguments
-from dgym.tools.schema import describe, read_docstring
+from dgym.tools._schema import describe, read_docstring
 from dgym.wire import ToolCall
 
 
@@ -94,7 +94,7 @@ def test_valid_arguments_pass_and_defaults_are_left_to_the_tool():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ({}, "`path` is missing; it must be text."),
         ({"path": 3}, "`path` must be text, not 3 (an integer)."),
@@ -110,15 +110,15 @@ def test_valid_arguments_pass_and_defaults_are_left_to_the_tool():
         ({"path": "a", "deep": 1}, "`deep` must be true or false, not 1 (an integer)."),
         ({"path": "a", "mode": "quick"}, '`mode` must be one of "fast", "slow", not "quick" (text).'),
         ({"path": "a", "names": ["x", 1]}, "([1] is wrong)"),
-        ({"path": "a", "lime": 3}, "there is no argument `lime`. Did you mean `line`?"),
+        ({"path": "a", "lime": 3}, "unknown argument `lime`. Did you mean `line`?"),
         ({"path": "a\0b"}, "`path` contains a NUL character"),
         ({"path": "a", "names": ["\ud800"]}, "half of a surrogate pair"),
     ],
 )
-def test_a_mistake_is_told_with_what_is_valid(arguments, told):
+def test_a_mistake_is_told_with_what_is_valid(arguments, expected):
     with pytest.raises(ToolError) as caught:
         check(**arguments)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
     assert "line: an integer from 1 to 9, optional. Which line." in str(caught.value)
 
 
@@ -126,7 +126,7 @@ def test_all_mistakes_are_told_at_once():
     with pytest.raises(ToolError) as caught:
         check(lime=1, ratio="x")
     assert [line for line in str(caught.value).splitlines() if line.startswith("everything:")] == [
-        "everything: there is no argument `lime`. Did you mean `line`?",
+        "everything: unknown argument `lime`. Did you mean `line`?",
         "everything: `path` is missing; it must be text.",
         'everything: `ratio` must be a number, not "x" (text).',
     ]
@@ -222,7 +222,7 @@ class WrongVerbatim(Tool):
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "expected"),
     [
         (WithoutUse, "needs a method `async def use"),
         (NotAsync, "needs a method `async def use"),
@@ -231,8 +231,8 @@ class WrongVerbatim(Tool):
         (WrongVerbatim, "'line', which is not a parameter"),
     ],
 )
-def test_a_class_that_cannot_be_described_says_why(kind, told):
-    with pytest.raises(TypeError, match=told):
+def test_a_class_that_cannot_be_described_says_why(kind, expected):
+    with pytest.raises(TypeError, match=expected):
         kind().parameters  # noqa: B018
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dgym.tracing import Recorder, Span, capturing, continue_trace, current_traceparent, genai_span, span
-from dgym.tracing.spans import read_traceparent
+from dgym.tracing._spans import read_traceparent
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 HEADER = f"00-{TRACE}-{PARENT}-01"

@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from dgym.tracing import OFF, Recorder, Tracer, continue_trace, current_traceparent, span, start_tracer
-from dgym.tracing.export import SCHEMA_URL, SdkExporter
-from dgym.tracing.tracer import trace_ids
+from dgym.tracing._export import SCHEMA_URL, SdkExporter
+from dgym.tracing._tracer import trace_ids
 
 UID = "8b1f6c1e-0000-4000-8000-000000000001"
 
@@ -165,7 +165,7 @@ def test_a_wrong_variable_is_a_warning(variables, problem, monkeypatch, caplog):
 
 
 def test_without_the_extra_traces_are_off_with_a_warning(monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "dgym.tracing.export", None)
+    monkeypatch.setitem(sys.modules, "dgym.tracing._export", None)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     assert start_tracer("dgym") is OFF
     assert "pip install 'dgym[otel]'" in caplog.text
@@ -174,7 +174,7 @@ def test_without_the_extra_traces_are_off_with_a_warning(monkeypatch, caplog):
 def test_nothing_is_imported_while_traces_are_off():
     program = (
         "import sys; from dgym.tracing import start_tracer; start_tracer('dgym', {});"
-        " import dgym.episodes.pod.server, dgym_operator.app, dgym.sidecar.serving;"
+        " import dgym.episodes.pod._server, dgym_operator.app, dgym.sidecar.serving;"
         " sys.exit(any(name.partition('.')[0] in ('opentelemetry', 'requests') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=90).returncode == 0

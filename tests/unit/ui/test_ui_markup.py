@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.ui.markup import clipped, debugger_text, diff_text, terminal_text
+from dgym.ui._pages import clipped, debugger_text, diff_text, terminal_text
 
 TAG = re.compile(r'</?span(?: class="[a-z0-9 ]+")?>')
 HOSTILE = st.text(st.sampled_from("\x1b[];m0139:48;5<>&'\"\\/abc\n\r\u202e\ud800 +-@B>"), max_size=60)

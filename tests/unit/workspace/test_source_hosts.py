@@ -4,7 +4,7 @@ import pytest
 
 from dgym.errors import ManifestError, SourceFailed
 from dgym.workspace.sources import SourceHosts
-from dgym.workspace.sources.fetch import ANY_HOST, check_public
+from dgym.workspace.sources._fetch import ANY_HOST, check_public
 
 pytestmark = pytest.mark.attack("internal-sources")
 
@@ -76,5 +76,5 @@ def test_public_addresses():
 
 @pytest.mark.parametrize("entry", ["http://x", "a b", "*x.org", "host:port", "-x"])
 def test_entries_that_are_none(entry):
-    with pytest.raises(ManifestError, match="is no host"):
+    with pytest.raises(ManifestError, match="is not a host"):
         SourceHosts.parse(entry)

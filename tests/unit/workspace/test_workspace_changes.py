@@ -46,7 +46,7 @@ def test_of_a_mode_only_the_executable_bit_counts():
     assert of_kind(compare({"a": file("a", 0o644)}, {"a": file("a", 0o744)}), "mode") == ("a",)
 
 
-def judge(before, after, policy=None, delivered=()):
+def split_changes(before, after, policy=None, delivered=()):
     allowed, refused = refuse(compare(before, after), policy or Policy.parse({}), delivered)
     return list(allowed.paths), dict(refused)
 
@@ -55,7 +55,7 @@ def test_protected_files_stay_behind_and_are_named():
     policy = Policy.parse({".debugignore": "secret.txt\n", ".debugreadonly": "test_*.py\n"})
     before = {"a.py": file("1"), "test_a.py": file("1"), "secret.txt": file("1"), ".debugignore": file("1")}
     after = {"a.py": file("2"), "test_a.py": file("2"), "b/.debugreadonly": file(""), "b/test_b.py": file("")}
-    allowed, refused = judge(before, after, policy)
+    allowed, refused = split_changes(before, after, policy)
     assert allowed == ["a.py"]
     assert refused == {
         ".debugignore": "policy files cannot be changed",
@@ -71,7 +71,7 @@ def test_a_directory_with_protected_files_cannot_be_swapped(replacement):
     policy = Policy.parse({".debugreadonly": "test_*.py\n"})
     before = {"pkg/tests/test_a.py": file("1"), "pkg/tests/data.txt": file("d")}
     after = {"pkg/tests": replacement, "elsewhere/test_a.py": file("2")}
-    allowed, refused = judge(before, after, policy)
+    allowed, refused = split_changes(before, after, policy)
     assert allowed == ["pkg/tests/data.txt"]
     assert refused == {
         "elsewhere/test_a.py": "it is read-only",
@@ -82,14 +82,14 @@ def test_a_directory_with_protected_files_cannot_be_swapped(replacement):
 
 def test_a_protected_file_cannot_become_a_directory():
     policy = Policy.parse({".debugreadonly": "conftest.py\n"})
-    allowed, refused = judge({"conftest.py": file("1")}, {"conftest.py/x.py": file("2")}, policy)
+    allowed, refused = split_changes({"conftest.py": file("1")}, {"conftest.py/x.py": file("2")}, policy)
     assert allowed == []
     assert set(refused) == {"conftest.py", "conftest.py/x.py"}
 
 
 def test_a_link_may_stand_for_a_protected_directory():
     policy = Policy.parse({".debugreadonly": "tests/\n"})
-    allowed, refused = judge({}, {"tests": link("mine"), "mine/a": file("")}, policy)
+    allowed, refused = split_changes({}, {"tests": link("mine"), "mine/a": file("")}, policy)
     assert allowed == ["mine/a"]
     assert refused == {"tests": "it is read-only"}
 
@@ -97,14 +97,14 @@ def test_a_link_may_stand_for_a_protected_directory():
 @pytest.mark.parametrize("target", ["/etc/passwd", "..", "sub/../../x", "hop/../.."])
 def test_escaping_links_stay_behind(target):
     after = {"d/hop": link("../sub"), "d/link": link(target)}
-    allowed, refused = judge({}, after)
+    allowed, refused = split_changes({}, after)
     assert allowed == (["d/hop", "d/link"] if target in ("..", "sub/../../x") else ["d/hop"])
     assert all("outside the workspace" in why for why in refused.values())
 
 
 def test_special_files_stay_behind():
     refused = {"fifo": "it is or was neither a file nor a symbolic link"}
-    assert judge({}, {"fifo": FIFO}) == judge({"fifo": FIFO}, {}) == ([], refused)
+    assert split_changes({}, {"fifo": FIFO}) == split_changes({"fifo": FIFO}, {}) == ([], refused)
 
 
 def test_generated_files_are_named_by_their_topmost_directory():
@@ -121,10 +121,10 @@ def test_a_file_of_the_untouched_repository_is_carried_whatever_gitignore_has():
     before = {path: file("1") for path in ("a.egg-info/kept", "b/kept.cfg", "built.so", "gone.py", "src/calc.py")}
     after = {**{path: file("2") for path in before if path != "gone.py"}, "new.py": file("1"), "src/new.py": file("1")}
     delivered = before.keys() - {"built.so"}
-    allowed, refused = judge(before, after, policy, delivered)
+    allowed, refused = split_changes(before, after, policy, delivered)
     assert allowed == ["src/calc.py", "src/new.py", "a.egg-info/kept", "b/kept.cfg", "gone.py"]
     assert set(refused) == {"built.so", "new.py"}
 
 
 def test_version_control_is_never_carried():
-    assert judge({".hg/store": file("1")}, {".hg/store": file("2")}, delivered=(".hg/store",))[0] == []
+    assert split_changes({".hg/store": file("1")}, {".hg/store": file("2")}, delivered=(".hg/store",))[0] == []

@@ -6,8 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dgym.errors import EditError
-from dgym.workspace import Span, decode_text, line_count, resolve_span, rewrite_text, split_lines
-from dgym.workspace.text import declared_encoding
+from dgym.workspace import LineRange, decode_text, line_count, resolve_span, rewrite_text, split_lines
+from dgym.workspace._text import declared_encoding
 
 
 @pytest.mark.parametrize(
@@ -133,10 +133,10 @@ def test_lines_end_where_python_ends_them(text):
 
 
 def test_spans():
-    assert resolve_span(3, None, None) == Span(1, 3)
-    assert resolve_span(3, 2, None) == Span(2, 2)
-    assert resolve_span(3, 2, 1) == Span(2, 1)
-    assert resolve_span(3, 4, 4) == Span(4, 3)
+    assert resolve_span(3, None, None) == LineRange(1, 3)
+    assert resolve_span(3, 2, None) == LineRange(2, 2)
+    assert resolve_span(3, 2, 1) == LineRange(2, 1)
+    assert resolve_span(3, 4, 4) == LineRange(4, 3)
 
 
 @pytest.mark.parametrize(

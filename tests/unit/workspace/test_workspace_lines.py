@@ -3,7 +3,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.workspace.text import LineMatcher
+from dgym.workspace._text import LineMatcher
 
 texts = st.lists(st.sampled_from("abcdef"), max_size=30)
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from dgym.errors import PatchError
 from dgym.workspace.patches import FileVersion, apply_patch, patched_paths, unified_diff, write_patch
-from dgym.workspace.patches.apply import apply_delta
-from dgym.workspace.patches.write import quote_path, unquote_path
+from dgym.workspace.patches._apply import apply_delta
+from dgym.workspace.patches._write import quote_path, unquote_path
 
 TREE = {
     "a.py": FileVersion(b"one\ntwo\nthree\n"),
@@ -137,27 +137,27 @@ def test_paths_of_a_patch():
 @pytest.mark.parametrize(
     ("patch", "message"),
     [
-        ("no patch at all\n", "holds no"),
+        ("no patch at all\n", "so it is not a patch"),
         ("@@ -1 +1 @@\n-a\n+b\n", "line 1 of the patch: a hunk without a file header"),
         (GIT + "@@ -2 +2 @@\n-zwei\n+2\n", r"a\.py: hunk 1: line 4 of the patch: line 2 of the file is 'two\\n', not"),
         (GIT + "@@ -1 +1 @@\n-two\n+2\n", "not at line 1 but at line 2"),
-        (GIT + "@@ -3,2 +3,1 @@\n three\n-four\n", "wants line 4, but the file has 3 lines"),
+        (GIT + "@@ -3,2 +3,1 @@\n three\n-four\n", "needs line 4, but the file has 3 lines"),
         (GIT + "@@ -2,2 +2,2 @@\n-two\n+2\n", "hunk 1: line 7 of the patch: the patch ends within the hunk"),
         (GIT + "@@ -2,2 +2,2 @@\n-two\n+2\n!\n", "fewer lines than it announces"),
         (GIT + "@@ -2 +2 @@\n-two\n+2\n+3\n", "line 7 of the patch: this line belongs to no hunk"),
         (GIT + "@@ -2 +2 @@\n-two\n-three\n+2\n", "more lines than it announces"),
         (GIT + "@@ -3 +3 @@\n-three\n+3\n@@ -2 +2 @@\n-two\n+2\n", "hunk 2.*before the hunk above"),
         (GIT + "@@ -2 +2 @@\n-two\n+2\n\\ No newline at end of file\n", "would not be the last"),
-        (GIT + "@@ -a +2 @@\n-two\n", "no hunk header"),
-        (GIT + f"@@ -{'1' * 5000} +2 @@\n-two\n", "no hunk header"),
+        (GIT + "@@ -a +2 @@\n-two\n", "not a hunk header"),
+        (GIT + f"@@ -{'1' * 5000} +2 @@\n-two\n", "not a hunk header"),
         (GIT + "@@ -0 +1 @@\n-two\n+2\n", "lines count from 1"),
-        (GIT + "@@ -1,0 +1,0 @@\n\\ No newline at end of file\n", "no line stands before"),
+        (GIT + "@@ -1,0 +1,0 @@\n\\ No newline at end of file\n", "no line precedes"),
         (GIT, "without a hunk"),
         ("--- a/a.py\n+++ b/a.py\n", "no hunk"),
         ("--- /dev/null\n+++ /dev/null\n@@ -0,0 +1 @@\n+x\n", "both names"),
         ("diff --git a/a.py b/b.py\n", "does not name one file"),
         (GIT.replace("+++ b/a.py", "+++ b/b.py") + "@@ -2 +2 @@\n-two\n+2\n", "contradict"),
-        ("--- a/none\n+++ b/none\n@@ -1 +1 @@\n-a\n+b\n", "none: line 1 of the patch: there is no such file"),
+        ("--- a/none\n+++ b/none\n@@ -1 +1 @@\n-a\n+b\n", "line 1 of the patch: the file to change does not exist"),
         ("--- /dev/null\n+++ b/a.py\n@@ -0,0 +1 @@\n+x\n", "exists already"),
         ("--- a/a.py\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n", "leaves lines behind"),
         ("--- /dev/null\n+++ b/../up\n@@ -0,0 +1 @@\n+x\n", "leaves the repository"),
@@ -173,13 +173,13 @@ def test_paths_of_a_patch():
         ('--- /dev/null\n+++ "b/x" y\n@@ -0,0 +1 @@\n+x\n', "follows the path"),
         ("diff --git a/bin b/bin\nindex 1..2 100644\nBinary files a/bin and b/bin differ\n", "git diff --binary"),
         ("diff --git a/bin b/bin\nindex 1..2 100644\nGIT binary patch\nnonsense\n", "'literal' or 'delta'"),
-        ("diff --git a/bin b/bin\nindex 1..2 100644\nGIT binary patch\nliteral 3\n~~~\n", "no line of binary data"),
+        ("diff --git a/bin b/bin\nindex 1..2 100644\nGIT binary patch\nliteral 3\n~~~\n", "not a line of binary data"),
         ("diff --git a/bin b/bin\nGIT binary patch\nliteral 3\nBdamag\n\n", "damaged"),
         ("diff --git a/bin b/bin\nGIT binary patch\nliteral 999999999999\n\n", "more than"),
         (f"diff --git a/bin b/bin\nGIT binary patch\nliteral {'9' * 5000}\n\n", "'literal' or 'delta'"),
         ("diff --git a/x b/x\nnew file mode 160000\n", "neither a file's nor"),
         ("diff --git a/x b/y\nsimilarity index 100%\nrename from x\n", "needs both names"),
-        ("diff --git a/x b/y\nrename from x\nrename to y\n", "no such file"),
+        ("diff --git a/x b/y\nrename from x\nrename to y\n", "does not exist"),
     ],
 )
 def test_refusals_name_the_place(patch, message):
@@ -198,7 +198,7 @@ def test_a_binary_patch_belongs_to_one_original():
 
 
 def test_a_patch_with_lone_surrogates_is_refused():
-    with pytest.raises(PatchError, match="is no text"):
+    with pytest.raises(PatchError, match="is not text"):
         applied("\ud800")
 
 
@@ -212,7 +212,7 @@ GOOD = write_patch(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings().max_examples)
 @given(st.lists(st.tuples(st.integers(0, len(GOOD)), st.integers(0, 6), st.binary(max_size=4)), max_size=4))
 def test_a_damaged_patch_is_refused_or_applied_and_nothing_else(damages):
     patch = GOOD

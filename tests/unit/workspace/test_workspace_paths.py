@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dgym.errors import PathError
 from dgym.workspace import decode_path, encode_path, normalize
-from dgym.workspace.paths import ancestors, is_git_directory, resolve_link
+from dgym.workspace._paths import ancestors, is_git_directory, resolve_link
 
 
 @pytest.mark.parametrize(

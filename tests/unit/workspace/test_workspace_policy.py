@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dgym.errors import ManifestError
 from dgym.workspace import Policy, policy_files
-from dgym.workspace.policy import is_policy_file
+from dgym.workspace._policy import is_policy_file
 
 
 def test_three_files_three_meanings():

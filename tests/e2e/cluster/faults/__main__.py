@@ -1,6 +1,6 @@
 """Faults on a real cluster: ``python -m tests.e2e.cluster.faults PYTEST-ARGUMENTS``.
 
-hack/e2e prepares the cluster and the images. The ends of the matrix's cells go to ``results.json``.
+hack/e2e prepares the cluster and the images. The cells of the matrix go to docs/faults.md.
 ``E2E_FAULTS=sample`` runs six cells and a minute of the soak, as ``make e2e`` does; ``E2E_FAULT_RUNS`` repeats all.
 """
 

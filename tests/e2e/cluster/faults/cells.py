@@ -86,7 +86,7 @@ def end_of(status: dict[str, Any]) -> End:
 
 def check_record(stage: Stage, name: str, status: dict[str, Any]) -> None:
     """One verdict, and each step once in its attempt."""
-    until(lambda: stored(stage, name), what=f"{name}: a stored verdict")
+    until(lambda: stored(stage, name), what=f"{name}: a stored outcome")
     attempts, verdicts = stage.store.attempts(stage.episodes.namespace, name), stored(stage, name)
     assert [path.name for path in verdicts] == [str(status["attempt"])], attempts
     assert {path.name for path in verdicts[0].iterdir()} - {IN_FLIGHT} == FILES

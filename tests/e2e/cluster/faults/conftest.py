@@ -10,7 +10,7 @@ from tests.e2e.cluster.faults.moments import Gate
 from tests.e2e.cluster.faults.node import inside, local_cluster, volume_of
 from tests.e2e.cluster.release import Release, values_for_tests
 from tests.e2e.cluster.support import Kubectl
-from tests.required import absent
+from tests.support.required import absent
 
 
 def pytest_collection_modifyitems(items):

@@ -10,8 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.cluster.episodes import BUGGY, REPAIR, SUBMIT, episode, shell, task_spec
+from tests.e2e.cluster.episodes import REPAIR, SUBMIT, episode, shell, task_spec
 from tests.e2e.cluster.support import Kubectl, until
+from tests.support.calc import BUGGY
 
 STEPS = 4
 HOLD_SECONDS = 25

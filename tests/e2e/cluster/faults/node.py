@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hack.cluster import network, node_config
-from hack.cluster.choose import choose
+from hack.cluster import components, machine
+from hack.cluster.cli import choose
 from hack.cluster.local import LocalCluster
 from hack.cluster.machine import cgroup_roots
 from tests.e2e.cluster.support import Kubectl, run, until
 
 # Of the pods' bridge: the kubelet's probes come from there.
-GATEWAY = network.PODS.replace(".0/24", ".1")
+GATEWAY = machine.PODS.replace(".0/24", ".1")
 _STORE_BYTES = 48 * 1024**2
 _FROZEN_SECONDS, _THAWED_SECONDS = 8.0, 0.5
 _HOG = """
@@ -63,7 +63,7 @@ def container_status(pod: dict[str, Any], name: str) -> dict[str, Any]:
 def groups(name: str) -> Iterator[Path]:
     """The control groups of a container or pod, one in each hierarchy."""
     for root in cgroup_roots():
-        for top, below, _ in os.walk(root / node_config.CGROUP):
+        for top, below, _ in os.walk(root / components.CGROUP):
             if name in below:
                 yield Path(top, name)
                 break
@@ -197,7 +197,7 @@ def remains(cluster: LocalCluster, uids: Iterable[str]) -> list[str]:
     """What is left of pods on the node: control groups (and so processes) and directories."""
     wanted = set(uids)
     names = {f"pod{uid}" for uid in wanted}
-    found = [str(Path(top, name)) for root in cgroup_roots() for top, below, _ in os.walk(root / node_config.CGROUP)
+    found = [str(Path(top, name)) for root in cgroup_roots() for top, below, _ in os.walk(root / components.CGROUP)
              for name in names.intersection(below)]  # fmt: skip
     directories = cluster.files.state / "lib" / "kubelet" / "pods"
     return found + [str(each) for each in directories.iterdir() if each.name in wanted]

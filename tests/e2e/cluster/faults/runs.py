@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.cluster.faults import page
 from tests.e2e.cluster.faults.kinds import AGENT, AGENTS, scale_agents
 from tests.e2e.cluster.faults.node import local_cluster, small_file_system, volume_of
 from tests.e2e.cluster.release import Release, merged, values_for_tests
 from tests.e2e.cluster.support import new_namespace, until
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results.json"
 SAMPLE = ("test_sample.py", "test_soak.py")
 # Slots of an agent: it serves an episode at each moment.
 SLOTS = 5
@@ -68,7 +68,7 @@ def run_all(arguments: list[str]) -> int:
         os.environ["DGYM_E2E_FAULT_RECORDS"] = records
         parallel = run_pytest("test_matrix.py", 6, arguments)
         alone = run_pytest("test_everybody.py", 0, arguments)
-        merge([json.loads(file.read_text()) for file in Path(records).iterdir()])
+        page.write([json.loads(file.read_text()) for file in Path(records).iterdir()])
     return max(parallel, alone, run_pytest("test_soak.py", 0, arguments))
 
 
@@ -92,11 +92,3 @@ def run_pytest(file: str, processes: int, arguments: list[str]) -> int:
     ours = ("--tb=short", "-s", "-n", str(processes), "--dist", "load")
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", *arguments, *ours, str(HERE / file)], check=False)
     return 0 if done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED else done.returncode
-
-
-def merge(cells: list[dict[str, object]]) -> None:
-    """Write the cells over those of earlier runs, sorted: what was not run now stays as it was."""
-    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    table = {(cell["fault"], cell["moment"]): cell for cell in (*before, *cells)}
-    ordered = [table[key] for key in sorted(table)]
-    RESULTS.write_text(json.dumps(ordered, indent=1) + "\n")

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.miniature import git, make_repository
+from tests.support.miniature import git, make_repository
 
 HERE = Path(__file__).parent
 CONDA = 'conda() { [ "$*" = "activate testbed" ] && export PATH=/opt/python/bin:$PATH; }\n'

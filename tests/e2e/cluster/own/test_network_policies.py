@@ -32,27 +32,27 @@ def helm_test(release):
 
 
 def test_a_network_that_enforces_policies_passes(release):
-    said = helm_test(release)
-    assert "Resolved: " in said, said
-    assert "does not enforce" not in said
+    output = helm_test(release)
+    assert "Resolved: " in output, output
+    assert "does not enforce" not in output
 
 
 def test_a_network_that_does_not_enforce_policies_fails(release, unenforced):
-    said = helm_test(release)
-    assert "a program of the sandbox has connected to this pod from" in said
-    assert "the network of this cluster does not enforce NetworkPolicies" in said
+    output = helm_test(release)
+    assert "a program of the sandbox has connected to this pod from" in output
+    assert "the network of this cluster does not enforce NetworkPolicies" in output
     with pytest.raises(Failed):
         run("helm", "test", release.name, "-n", release.kubectl.namespace, timeout=400)
 
 
 def test_it_passes_again_once_policies_are_enforced_again(release):
-    said = ""
+    output = ""
 
     def passes():
-        nonlocal said
-        said = helm_test(release)
-        return "Resolved: " in said
+        nonlocal output
+        output = helm_test(release)
+        return "Resolved: " in output
 
     # The network takes a moment to enforce the policies again.
     until(passes, what="helm test to pass again", seconds=300)
-    assert "has connected" not in said
+    assert "has connected" not in output

@@ -28,7 +28,7 @@ VACANT_SECONDS = 6.0
 """Highest vacancy of places for each pod that was made. A busy machine reaches 4 s."""
 RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 ENDED = ("Succeeded", "Failed")
-_FIELDS = r"{.type} {.object.metadata.name} {.object.status.phase}{'\n'}"
+_FIELDS = r"{.type},{.object.metadata.name},{.object.status.phase},{.object.metadata.deletionTimestamp}{'\n'}"
 _METRICS = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8080/metrics').read().decode())"
 _POSTS = re.compile(r'dgym_operator_api_requests_total\{code="(\d+)",resource="pods",verb="create"\} (\S+)')
 
@@ -88,14 +88,17 @@ class Occupancy:
         return len(self._pods)
 
     def observe(self, line: str) -> None:
-        """Count an event of the watch: its type, the pod and the pod's phase."""
-        kind, name, *phase = line.split()
-        if kind == "DELETED" or phase[:1] in ([each] for each in ENDED):
+        """Count an event of the watch: its type, the pod, the pod's phase and when its deletion was requested.
+
+        A ResourceQuota counts a pod that is being deleted only during its grace period. So such a pod is not counted.
+        """
+        kind, name, phase, deleted = line.strip().split(",")
+        if kind == "DELETED" or phase in ENDED or deleted:
             self._pods.discard(name)
             self._phases.pop(name, None)
         else:
             self._pods.add(name)
-            self._phases[name] = "".join(phase)
+            self._phases[name] = phase
         now = time.monotonic()
         self._counts.append((now, len(self._pods)))
         self.running.append((now, sum(each == "Running" for each in self._phases.values())))

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.e2e.cluster.episodes import SUBMIT, episode, replay, shell
-from tests.e2e.cluster.support import DEADLINE, condition, new_namespace, run
-from tests.kin import exercises, harbor_tasks, live_rows, r2e_rows, rebench_rows, smith_rows
-from tests.miniature import make_repository, write_rows
+from tests.e2e.cluster.support import condition, new_namespace, run
+from tests.support.kin import exercises, harbor_tasks, live_rows, r2e_rows, rebench_rows, smith_rows
+from tests.support.miniature import make_repository, write_rows
 
 PYTHON = "/opt/python/bin/python"
 REPAIR = shell("sed -i 's/fraction or 0/fraction.ljust(2, \"0\")/' coins/money.py")
@@ -119,9 +119,7 @@ def applied(dgym, rows, image, kubectl, tmp_path_factory):
 
 
 def test_gold_patches_resolve_all_tasks(applied, kubectl, dgym, system, tmp_path):
-    kubectl(
-        "wait", "--for=condition=Finished", "episodeset", "--all", f"--timeout={DEADLINE:g}s", timeout=DEADLINE + 30
-    )
+    kubectl("wait", "--for=condition=Finished", "episodeset", "--all", "--timeout=480s", timeout=500)
     counts = {
         each["metadata"]["name"]: tuple(each["status"].get(name, 0) for name in ("total", "resolved"))
         for each in kubectl.items("episodesets")

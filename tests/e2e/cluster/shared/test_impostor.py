@@ -25,7 +25,7 @@ for host in ("127.0.0.1", own):
     for _ in range(400):
         try:
             kept.append(socket.create_connection((host, 8080), 5))
-            kept[-1].sendall(b"POST /v1/close HTTP/1.1\\r\\nX: " + b"x" * 8000)
+            kept[-1].sendall(b"POST /v1/finish HTTP/1.1\\r\\nX: " + b"x" * 8000)
         except OSError:
             pass
 print("flooded", len(kept))

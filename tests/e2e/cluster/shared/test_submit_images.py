@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hack.cluster.network import HOST
+from hack.cluster.machine import HOST
 from tests.e2e.cluster.episodes import SUBMIT, replay
 from tests.e2e.cluster.support import Failed, run, unique
-from tests.required import absent
+from tests.support.required import absent
 
 BASE = os.environ.get("DGYM_E2E_SANDBOX_IMAGE", "")
 BUILD_SECONDS = 900

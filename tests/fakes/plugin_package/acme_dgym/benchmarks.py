@@ -5,7 +5,7 @@ from dgym.benchmarks.datasets import Adapter, Fields, Row
 
 
 class Tickets(Adapter):
-    """As docs/benchmarks.md shows it."""
+    """As docs/writing-an-adapter.md shows it."""
 
     name = "tickets"
     summary = "Tickets of ours"

@@ -1,0 +1,29 @@
+"""The output that users see is equal to the golden files. ``python -m tests.golden --write`` writes them again."""
+
+import pytest
+
+from hack.cluster.build import find_binary
+from tests.golden.files import FILES, OUTPUTS, differences
+from tests.golden.simulation import CHUNK, SEEDS, TOLERATED, golden_reasons, reasons
+from tests.support.required import absent
+
+LONG = {"walkthroughs": pytest.mark.thorough}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, ())) for name in OUTPUTS])
+def test_golden_files_agree(name, caplog):
+    caplog.set_level("CRITICAL")
+    if name == "chart" and find_binary("helm") is None:
+        absent("helm", "no helm in KUBEBUILDER_ASSETS, the user's cache or PATH (`make binaries` builds it)")
+    found = [f"{path}\n{difference}" for path, difference in differences(name, OUTPUTS[name]())]
+    assert not found, "a decision, or a mistake:\n" + "\n".join(found)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_simulated_episodes_end_as_before(first, caplog):
+    caplog.set_level("CRITICAL")
+    golden = golden_reasons((FILES / "simulation.txt").read_text("utf-8"), first)
+    now = {(seed, name): end for seed in range(first, first + CHUNK) for name, end in reasons(seed).items()}
+    different = {key: (reason, now.get(key)) for key, reason in golden.items() if now.get(key) != reason}
+    assert len(different) <= TOLERATED * len(golden), different

@@ -1,0 +1,218 @@
+"""Scoring on real verifiers: what reaches them, in which order, and what the verdict says."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dgym.errors import VerifierFailed
+from dgym.session.scoring import SuiteCache, score_changes
+from dgym.wire import IntegritySign, Seen
+from dgym.workspace.patches import FileVersion
+from tests.fakes.plans import make_plan
+from tests.support.calc import BUGGY, FIXED
+
+SUITE = """import pytest, calc
+def test_add(): assert calc.add(1, 2) == 3
+def test_zero(): assert calc.add(1, 0) == 1
+def test_skipped(): pytest.skip("no")
+"""
+REPOSITORY = {"calc.py": BUGGY, "test_calc.py": SUITE}
+NAMED = {"fail_to_pass": ("test_calc.py::test_add",), "pass_to_pass": ("test_calc.py::test_zero",)}
+
+
+async def test_named_tests(score):
+    verdict = await score(REPOSITORY, {"calc.py": FIXED}, **NAMED)
+    assert verdict.resolved
+    assert verdict.tests == {"test_calc.py::test_add": "passed", "test_calc.py::test_zero": "passed"}
+    unchanged = await score(REPOSITORY, {}, **NAMED)
+    assert (unchanged.score, unchanged.max_score) == (1, 2)
+
+
+async def test_the_whole_suite_is_that_of_the_untouched_repository(score):
+    verdict = await score(REPOSITORY, {"calc.py": FIXED, "test_more.py": "def test_more(): assert 0\n"})
+    assert verdict.resolved
+    assert set(verdict.tests) == {"test_calc.py::test_add", "test_calc.py::test_zero"}
+    assert verdict.notes == ("not scored: test_more.py (tests that were added do not count)",)
+
+
+async def test_the_suite_is_found_out_once_and_leaves_nothing_behind(score, open_verifier, tmp_path):
+    cache = SuiteCache(tmp_path, "d")
+    littering = SUITE + "def test_litter():\n    open('litter', 'x').close()\n"
+    files = {"calc.py": BUGGY, "test_calc.py": littering}
+    first = await score(files, {"calc.py": FIXED}, cache=cache)
+    assert first.resolved
+    assert cache.get().outcomes["test_calc.py::test_litter"] == "passed"
+    second = await score({"calc.py": BUGGY, "test_calc.py": "def test_x(): pass"}, {}, cache=cache)
+    assert set(second.tests) == set(first.tests)
+
+
+async def test_exit_status(score):
+    files = {"calc.py": BUGGY, "check.py": "import calc\nassert calc.add(1, 2) == 3\n"}
+    assert not (await score(files, {}, "python check.py")).resolved
+    verdict = await score(files, {"calc.py": FIXED}, "python check.py")
+    assert (verdict.resolved, verdict.max_score) == (True, 1)
+
+
+async def test_hidden_files_and_the_test_patch_come_last(score, as_versions):
+    patch = """--- a/test_calc.py
++++ b/test_calc.py
+@@ -1,4 +1,5 @@
+ import pytest, calc
++from secret import EXPECTED
+ def test_add(): assert calc.add(1, 2) == 3
+ def test_zero(): assert calc.add(1, 0) == 1
+ def test_skipped(): pytest.skip("no")
+--- /dev/null
++++ b/test_patched.py
+@@ -0,0 +1,2 @@
++import calc
++def test_patched(): assert calc.add(2, 2) == 4
+"""
+    hidden = as_versions({"secret.py": "EXPECTED = 3\n", "hidden/test_hidden.py": "def test_hidden(): pass\n"})
+    changed = {"calc.py": FIXED, "secret.py": "raise SystemExit\n", "test_patched.py": "def test_patched(): pass\n"}
+    verdict = await score(REPOSITORY, changed, hidden_files=hidden, test_patch=patch)
+    assert verdict.resolved
+    assert {"test_patched.py::test_patched", "hidden/test_hidden.py::test_hidden"} < set(verdict.tests)
+
+
+async def test_a_test_patch_that_does_not_apply_is_the_tasks_fault(score):
+    patch = "--- a/none.py\n+++ b/none.py\n@@ -1 +1 @@\n-a\n+b\n"
+    with pytest.raises(VerifierFailed, match="testPatch"):
+        await score(REPOSITORY, {}, test_patch=patch, **NAMED)
+    with pytest.raises(VerifierFailed, match="testPatch"):
+        await score(REPOSITORY, {}, test_patch="nonsense", **NAMED)
+
+
+async def test_build_commands_run_with_the_changes_and_before_the_tests_are_put_back(score):
+    files = {
+        "calc.in": "a - b",
+        "build.py": "open('calc.py', 'w').write('def add(a, b): return ' + open('calc.in').read())\n",
+        "test_calc.py": SUITE,
+    }
+    verdict = await score(files, {"calc.in": "a + b"}, build_commands=("python build.py",), **NAMED)
+    assert verdict.resolved
+    assert verdict.notes == ()
+
+
+async def test_what_a_build_does_to_protected_files_is_undone(score):
+    evil = """
+import os, shutil
+open("test_calc.py", "w").write("def test_add(): pass\\ndef test_zero(): pass\\n")
+open("pytest.ini", "w").write("[pytest]\\naddopts = -p no:python\\n")
+open("conftest.py", "w").write("raise SystemExit(0)")
+os.remove("data.txt")
+shutil.rmtree("tests")
+os.symlink("/tmp", "tests")
+"""
+    files = {**REPOSITORY, "data.txt": "keep", "tests/test_kept.py": "def test_kept(): pass\n", "build.py": "\n"}
+    verdict = await score(
+        files,
+        {"build.py": evil},
+        build_commands=("python build.py",),
+        protected=lambda path: path == "data.txt",
+        fail_to_pass=("test_calc.py::test_add",),
+        pass_to_pass=("test_calc.py::test_zero", "tests/test_kept.py::test_kept"),
+    )
+    assert verdict.tests == {
+        "test_calc.py::test_add": "failed",
+        "test_calc.py::test_zero": "passed",
+        "tests/test_kept.py::test_kept": "passed",
+    }
+    assert verdict.notes == (
+        "put back after the build commands: data.txt, test_calc.py, tests/test_kept.py",
+        "removed after the build commands: conftest.py, pytest.ini",
+    )
+    opened = [
+        seen for seen in verdict.integrity.seen if "runs computed text, or reads objects that hold code" in seen.detail
+    ]
+    assert [seen.detail.partition(" (")[0] for seen in opened] == [
+        "build.py:3: open('test_calc.py', 'w')",
+        "build.py:5: open('conftest.py', 'w')",
+    ]
+    assert [(seen.sign, seen.detail) for seen in verdict.integrity.seen if seen not in opened] == [
+        (IntegritySign.HOOK_PLANTED, "conftest.py"),
+        (IntegritySign.HOOK_PLANTED, "pytest.ini"),
+        *(
+            (IntegritySign.PATCH_MARKED, f"build.py:{line}: {name!r} (names a test framework or the tests)")
+            for line, name in ((3, "test_calc.py"), (4, "pytest.ini"), (5, "conftest.py"))
+        ),
+        (IntegritySign.TESTS_CHANGED, "data.txt"),
+        (IntegritySign.TESTS_CHANGED, "test_calc.py"),
+        (IntegritySign.TESTS_CHANGED, "tests/test_kept.py"),
+    ]
+
+
+async def test_hidden_tests_that_change_after_they_are_put_back_are_tampering(open_verifier, as_versions):
+    """A task of this test stands for a process that escaped, which the sandbox "none" cannot end.
+
+    The runner answers after it has written the file, and the event loop runs the task once more before the scoring can
+    handle that answer. So the file is always changed between the restoration and the check.
+    """
+    verifier = await open_verifier(REPOSITORY, kind="none")
+    hidden, tampered = Path(verifier.workspace, "test_hidden.py"), "def test_hidden(): pass\n"
+
+    async def rewrite():
+        while True:
+            if hidden.exists() and hidden.read_text() != tampered:
+                hidden.write_text(tampered)
+            await asyncio.sleep(0)
+
+    plan = make_plan(
+        build_commands=("true",),
+        hidden_files=as_versions({"test_hidden.py": "def test_hidden(): assert False\n"}),
+        fail_to_pass=("test_hidden.py::test_hidden",),
+    )
+    escaped = asyncio.create_task(rewrite())
+    try:
+        verdict = await score_changes(verifier, plan)
+    finally:
+        escaped.cancel()
+    assert (verdict.resolved, verdict.score) == (False, 0)
+    assert verdict.message.startswith("tampered: changed after they were put back: test_hidden.py")
+    assert verdict.integrity.seen == (Seen(sign=IntegritySign.TESTS_CHANGED, detail="test_hidden.py"),)
+
+
+async def test_a_build_that_fails_is_a_verdict(score):
+    verdict = await score(REPOSITORY, {}, build_commands=("echo broken; exit 3",), **NAMED)
+    assert set(verdict.tests.values()) == {"missing"}
+    assert "status 3" in verdict.message
+    assert "broken" in verdict.message
+
+
+async def test_running_out_of_time_is_a_verdict(score):
+    loop = "def add(a, b):\n    while a != 0: pass\n    return b\n"
+    verdict = await score(REPOSITORY, {"calc.py": loop}, timeout_seconds=1.0, **NAMED)
+    assert (verdict.score, set(verdict.tests.values())) == (0, {"missing"})
+    assert "did not end within 1 s" in verdict.message
+
+
+async def test_deleted_files_links_and_modes_arrive(score):
+    files = {**REPOSITORY, "old.py": "x = 1\n", "check.py": "\n"}
+    check = """
+import os
+assert not os.path.exists("old.py")
+assert os.readlink("link") == "calc.py"
+assert os.access("run", os.X_OK)
+"""
+    changed = {
+        "old.py": None,
+        "link": FileVersion(b"calc.py", 0o777, is_symlink=True),
+        "run": FileVersion(b"#!/bin/sh\n", 0o755),
+    }
+    files["check.py"] = check
+    verdict = await score(files, changed, "python check.py")
+    assert verdict.resolved, verdict.message
+
+
+async def test_a_verifier_that_cannot_start_the_entrypoint_is_not_the_agents_doing(open_verifier):
+    verifier = await open_verifier(REPOSITORY, PATH="/nowhere")
+    with pytest.raises(VerifierFailed, match="no python"):
+        await score_changes(verifier, make_plan("python -m pytest", **NAMED))
+
+
+async def test_a_dead_verifier_is_not_the_agents_doing(open_verifier):
+    verifier = await open_verifier(REPOSITORY)
+    await verifier.stop()
+    with pytest.raises(VerifierFailed):
+        await score_changes(verifier, make_plan("python -m pytest", **NAMED))

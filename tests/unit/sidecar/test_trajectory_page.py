@@ -1,0 +1,46 @@
+"""The trajectory travels in pages."""
+
+from dgym.sidecar.attempt import trajectory_page, utf8
+from dgym.wire import Observation, Step, ToolCall
+from dgym.wire.http import TRAJECTORY_PAGE_LIMIT
+
+
+class Recorded:
+    """What a page is made of."""
+
+    def __init__(self, *sizes):
+        call = ToolCall(tool="bash")
+        self._steps = [
+            Step(seq=seq, call=call, observation=Observation(text="x" * size)) for seq, size in enumerate(sizes)
+        ]
+
+    def trajectory(self, *, start):
+        return self._steps[start:]
+
+
+def pages(session):
+    found, following = [], 0
+    while following is not None:
+        page = trajectory_page(session, following)
+        found.append([step.seq for step in page.steps])
+        following = page.next
+    return found
+
+
+def test_what_fits_is_one_page():
+    assert pages(Recorded(10, 20, 30)) == [[0, 1, 2]]
+    assert pages(Recorded()) == [[]]
+    assert trajectory_page(Recorded(10, 20), 5).steps == ()
+
+
+def test_pages_are_bounded_and_leave_nothing_out():
+    third = TRAJECTORY_PAGE_LIMIT // 3
+    assert pages(Recorded(third, third, third, 10, third)) == [[0, 1], [2, 3, 4]]
+
+
+def test_a_step_that_is_larger_than_a_page_is_one():
+    assert pages(Recorded(10, 2 * TRAJECTORY_PAGE_LIMIT, 10)) == [[0], [1], [2]]
+
+
+def test_what_utf8_cannot_say_becomes_a_question_mark():
+    assert utf8("a\ud800é") == "a?é"
