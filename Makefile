@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 RESULTS ?= results
 TEST_PROCESSES ?= 2
+# Container images of Python often set it. Each process would then compile its modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## show this help
@@ -23,6 +25,10 @@ $(VENV)-perf/.ready: requirements/perf.txt hack/venv
 
 $(VENV)-fuzz/.ready: requirements/fuzz.txt hack/venv
 	@hack/venv $(VENV)-fuzz requirements/fuzz.txt
+	@touch $@
+
+$(VENV)-mutation/.ready: requirements/mutation.txt hack/venv
+	@hack/venv $(VENV)-mutation requirements/mutation.txt
 	@touch $@
 
 $(VENV)-conformance/.ready: requirements/conformance.txt hack/venv
@@ -81,7 +87,7 @@ ui-test: $(STAMP) ## the pages of dgym ui in a headless Chromium; installs Debia
 .PHONY: test-matrix
 test-matrix: $(STAMP) ## the runner and debugger under every Python and pytest version found
 	@hack/system-packages
-	@$(BIN)/python -m pytest -m "" tests/integration/runner tests/integration/debugger tests/integration/scoring
+	@$(BIN)/python -m pytest -m "" tests/integration/runner tests/integration/session/scoring
 
 .PHONY: repositories
 repositories: $(STAMP) ## dgym init and dgym check on packages from PyPI: NAMES=, SAMPLE=1 the six of CI; else writes tests/repositories/RESULTS.md
@@ -89,7 +95,7 @@ repositories: $(STAMP) ## dgym init and dgym check on packages from PyPI: NAMES=
 	@$(BIN)/python -m tests.repositories $(if $(SAMPLE),--sample,$(or $(NAMES),--write))
 
 .PHONY: conformance
-conformance: $(STAMP) $(VENV)-conformance/.ready ## verdicts compared with SWE-bench's own harness: COUNT=2000, RECORD=--record
+conformance: $(STAMP) $(VENV)-conformance/.ready ## scores compared with those of SWE-bench's harness: COUNT=2000, RECORD=--record
 	@$(BIN)/python -m tests.conformance $(VENV)-conformance/lib/python3*/site-packages --count $(or $(COUNT),2000) $(RECORD)
 
 .PHONY: litellm
@@ -97,7 +103,7 @@ litellm: $(STAMP) $(VENV)-litellm/.ready ## each agent that asks a model, throug
 	@LITELLM=$(abspath $(VENV)-litellm/bin/litellm) $(BIN)/python -m pytest -q tests/litellm
 
 .PHONY: simulate
-simulate: $(STAMP) ## the operator in simulated clusters under faults, by seeds: SCHEDULES=10000, FIRST=0 (30 are in make test)
+simulate: $(STAMP) ## the operator in simulated clusters under faults, by seeds: SCHEDULES=10000, FIRST=0 (20 are in make test)
 	@$(BIN)/python -m tests.simulation $(or $(SCHEDULES),10000) $(or $(FIRST),0)
 
 .PHONY: fuzz
@@ -105,6 +111,11 @@ fuzz: $(STAMP) $(VENV)-fuzz/.ready ## hostile input for a sidecar and every read
 	@hack/system-packages
 	@FUZZ_PYTHON=$(abspath $(VENV)-fuzz/bin/python) $(BIN)/python -m tests.fuzz --together $(or $(SECONDS),60) \
 	  $(if $(SEED),--seed $(SEED)) $(TARGETS)
+
+.PHONY: mutation
+mutation: $(STAMP) $(VENV)-mutation/.ready ## mutants that the tests do not find, in a sample: COUNT=300, SEED=1; an hour or more
+	@hack/system-packages
+	@$(VENV)-mutation/bin/python -m tests.mutation --count $(or $(COUNT),300) --seed $(or $(SEED),1)
 
 .PHONY: images
 images: $(STAMP) ## build the image that tasks without one run in, with podman or docker
@@ -126,7 +137,7 @@ RELEASE = $(if $(filter undefined,$(origin IMAGES)),,--images '$(IMAGES)') $(if 
 e2e: e2e-containers e2e-cluster ## episodes in real containers and on a real cluster, which it makes if need be
 
 .PHONY: e2e-containers
-e2e-containers: $(STAMP) ## episodes in real containers, every attack on the verdict; installs podman if root on Debian
+e2e-containers: $(STAMP) ## episodes in real containers, every attack on the score; installs podman if root on Debian
 	@hack/system-packages containers
 	@hack/images $(BIN)/python $(PYTEST) tests/e2e/podman tests/e2e/unisolated
 
@@ -136,19 +147,18 @@ e2e-cluster: $(STAMP) ## episodes on a real cluster: E2E_CLUSTER=existing and KU
 
 .PHONY: e2e-faults
 e2e-faults: $(STAMP) ## faults at every moment of an episode, and a soak: RUNS=3, SOAK_SEED=, E2E_FAULTS=sample; docs/faults.md
-	@status=0; E2E_FAULT_RUNS=$(RUNS) hack/e2e $(BIN)/python -m tests.e2e.cluster.faults || status=$$?; \
-	  $(BIN)/python hack/faults.py; exit $$status
+	@E2E_FAULT_RUNS=$(RUNS) hack/e2e $(BIN)/python -m tests.e2e.cluster.faults
 
 .PHONY: e2e-security
 e2e-security: $(STAMP) ## every attack on this machine, in containers and in pods, rights and Secrets: RUNS=3; docs/attacks.md
 	@[[ "$(or $(RUNS),1)" =~ ^[1-9][0-9]*$$ ]] || \
-	  { echo "make e2e-security: RUNS=$(RUNS) is no number of runs; give 1 or more" >&2; exit 2; }
+	  { echo "make e2e-security: RUNS=$(RUNS) is not a number of runs; give 1 or more" >&2; exit 2; }
 	@hack/system-packages containers
 	@records=$$(mktemp -d); status=0; for run in $$(seq $(or $(RUNS),1)); do \
 	  DGYM_ATTACKS=$$records $(BIN)/python $(PYTEST) -m attack || status=$$?; \
 	  DGYM_ATTACKS=$$records hack/images $(BIN)/python $(PYTEST) tests/e2e/podman tests/e2e/unisolated || status=$$?; \
 	  DGYM_ATTACKS=$$records E2E_SECURITY=all hack/e2e $(BIN)/python -m tests.e2e.cluster -q -n 3 --dist loadfile || status=$$?; \
-	done; $(BIN)/python -m hack.attacks --records $$records || status=1; rm -r $$records; exit $$status
+	done; $(BIN)/python -m tests.security --records $$records || status=1; rm -r $$records; exit $$status
 
 .PHONY: cluster-up cluster-down cluster-load
 cluster-up: $(STAMP) ## start a cluster: E2E_CLUSTER=existing|kind|local chooses; prints its kubeconfig
@@ -165,24 +175,27 @@ cluster-load: $(STAMP) ## build dgym's images and bring them to the cluster, as 
 	  printf '%s\n' "$$references"
 
 .PHONY: lint
-lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks
+lint: $(STAMP) ## ruff, mypy --strict, import-linter, the runner's own checks, the site of documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy hack/cluster hack/monitoring hack/attacks.py hack/chart.py hack/nightmare.py hack/openapi.py hack/release hack/rooms.py tests/security
+	@$(BIN)/mypy hack/cluster hack/monitoring hack/chart.py hack/nightmare.py hack/openapi.py hack/pictures.py hack/release hack/site.py hack/tables.py tests/security
 	@$(BIN)/lint-imports
 	@$(BIN)/zizmor --offline --pedantic --quiet --no-progress .github/workflows
 	@$(BIN)/python hack/check_runner.py
-	@$(BIN)/python hack/check_sizes.py
-	@$(BIN)/python hack/check_expressions.py
+	@$(BIN)/python hack/check_files.py
+	@$(BIN)/python hack/check_prose.py
 	@$(BIN)/python hack/chart.py --check
 	@$(BIN)/python hack/openapi.py --check
-	@$(BIN)/python hack/rooms.py --check
-	@$(BIN)/python hack/faults.py --check
-	@$(BIN)/python hack/scale.py --check
-	@$(BIN)/python -m hack.attacks --check
+	@$(BIN)/python hack/tables.py --check
+	@$(BIN)/python -m tests.security --check
 	@$(BIN)/python -m hack.nightmare --check
 	@$(BIN)/python -m hack.monitoring --check
+	@$(MAKE) --no-print-directory docs
+
+.PHONY: docs
+docs: $(STAMP) ## build the site of documentation into site/; a dead link or a page without a place is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1 | sed '/^INFO /d'
 
 .PHONY: format
 format: $(STAMP) ## format the code
@@ -199,7 +212,6 @@ perf: $(STAMP) $(VENV)-perf/.ready ## measure and print medians, ratios and coun
 .PHONY: scale
 scale: $(STAMP) ## measure the operator from 100 to 10,000 episodes; about an hour; docs/scale.md
 	@$(BIN)/python -m tests.perf.scale
-	@$(BIN)/python hack/scale.py
 
 .PHONY: lock
 lock: ## resolve the dependencies again (needs uv)
@@ -207,4 +219,4 @@ lock: ## resolve the dependencies again (needs uv)
 
 .PHONY: clean
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(VENV)-perf $(VENV)-fuzz $(VENV)-conformance $(VENV)-litellm build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis perf-results
+	rm -rf site $(VENV) $(VENV)-perf $(VENV)-fuzz $(VENV)-mutation $(VENV)-conformance $(VENV)-litellm build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis perf-results

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from dgym.session.verification.review import Version, is_test, review
+from dgym.session.scoring._integrity import Version, is_test, review
 from dgym.workspace.patches import FileVersion
 
 PACKAGES = (
@@ -22,7 +22,7 @@ PACKAGES = (
     *("tomlkit", "tqdm", "urllib3", "werkzeug"),
 )
 RELEASES = 5
-# Packages that release after almost every commit, so that a difference of two releases is about one commit.
+# Packages with a release after almost every commit, so that two successive releases differ by about one commit.
 FREQUENT = (
     *("aiodhcpwatcher", "aiodiscover", "aioesphomeapi", "aiohomekit", "aiooui", "bleak-retry-connector"),
     *("bluetooth-adapters", "bluetooth-auto-recovery", "commitizen", "dbus-fast", "deepmerge", "faker", "flux-led"),
@@ -38,7 +38,7 @@ Sources = dict[str, FileVersion]
 
 
 def versions_of(package: str, most: int) -> list[str]:
-    """The newest ``most`` final releases of a package, newest first."""
+    """Return the newest ``most`` final releases of a package, newest first."""
     shown = subprocess.run(
         [sys.executable, "-m", "pip", "index", "versions", package], capture_output=True, text=True, check=True
     ).stdout
@@ -47,7 +47,7 @@ def versions_of(package: str, most: int) -> list[str]:
 
 
 def download(package: str, version: str, directory: Path) -> Path | None:
-    """The wheel of a release; None where there is none for this Python."""
+    """Download the wheel of a release. Return None if there is no wheel for this Python."""
     place = directory / package / version
     if not place.exists():
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
@@ -59,7 +59,7 @@ def download(package: str, version: str, directory: Path) -> Path | None:
 
 
 def sources_in(wheel: Path) -> Sources:
-    """The library's modules in a wheel."""
+    """Return the modules of a wheel, without tests."""
     with zipfile.ZipFile(wheel) as archive:
         return {
             name: FileVersion(archive.read(name))
@@ -69,7 +69,7 @@ def sources_in(wheel: Path) -> Sources:
 
 
 def is_changed(before: Version, after: Version) -> bool:
-    """Whether more differs than the number of the release."""
+    """Return True if the versions differ in more than the version number of the release."""
     if before is None or after is None:
         return before is not after
     number = re.compile(rb"^\s*_*version(_tuple)?_*\b.*=.*$", re.IGNORECASE | re.MULTILINE)
@@ -77,7 +77,7 @@ def is_changed(before: Version, after: Version) -> bool:
 
 
 def differences(package: str, most: int, wheels: Path) -> Iterator[tuple[str, dict[str, tuple[Version, Version]]]]:
-    """Name of each release but the oldest, and the versions of each file that it changed."""
+    """Yield each release except the oldest, with the old and the new version of each changed file."""
     known = sorted(place.name for place in (wheels / package).glob("*"))
     versions = sorted(known or versions_of(package, most), key=lambda text: [int(part) for part in text.split(".")])
     before: Sources | None = None
@@ -99,7 +99,7 @@ def differences(package: str, most: int, wheels: Path) -> Iterator[tuple[str, di
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print the marks and the table."""
+    """Review the differences, and print the marks and the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--wheels", type=Path, required=True, help="where the wheels are kept")
     wheels = parser.parse_args(arguments).wheels

@@ -1,4 +1,4 @@
-"""Writes what of the chart is made from something else: the definitions and the table of values in its README.
+"""Writes the generated files of the chart: custom resource definitions, and the table of values in its README.
 
 python hack/chart.py            write them
 python hack/chart.py --check    exit status 1 if that would change anything
@@ -12,15 +12,16 @@ from pathlib import Path
 import yaml
 
 from dgym.api import custom_resource_definitions
+from hack.tables import Section, table
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "dgym"
-BEGIN, END = "<!-- values -->\n", "<!-- end of values -->\n"
+VALUES = Section(CHART / "README.md", "values")
 _KEY = re.compile(r"( *)([A-Za-z0-9]+):(?: (.*))?$")
 _DESCRIPTION = re.compile(r" *# -- (.*)")
 
 
 def main(arguments: list[str]) -> int:
-    """Write, or with ``--check`` tell what is out of date."""
+    """Write the files or, with ``--check``, print which are out of date. Return the exit status."""
     wanted = dict(outputs())
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text]
     for path in stale:
@@ -31,25 +32,24 @@ def main(arguments: list[str]) -> int:
 
 
 def outputs() -> Iterator[tuple[Path, str]]:
-    """Every file and what it ought to hold."""
+    """Yield every generated file with its content."""
     for definition in custom_resource_definitions():
         text = yaml.safe_dump(definition, sort_keys=False, width=120)
         yield CHART / "files" / "crds" / f"{definition['spec']['names']['plural']}.yaml", text
-    readme = (CHART / "README.md").read_text("utf-8")
-    before, _, rest = readme.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    yield CHART / "README.md", "".join((before, BEGIN, *table((CHART / "values.yaml").read_text("utf-8")), END, after))
+    yield VALUES.page, VALUES.page_with(table_of((CHART / "values.yaml").read_text("utf-8")))
 
 
-def table(values: str) -> Iterator[str]:
-    """The values as a table in Markdown."""
-    yield "| value | default | meaning |\n|---|---|---|\n"
-    for path, default, description in described(values):
-        yield f"| `{path}` | {f'`{default}`' if default else ''} | {description} |\n"
+def table_of(values: str) -> str:
+    """Return the table of the values in Markdown."""
+    rows = (
+        (f"`{path}`", f"`{default}`" if default else "", description)
+        for path, default, description in described(values)
+    )
+    return table(("value", "default", "meaning"), rows)
 
 
 def described(values: str) -> Iterator[tuple[str, str, str]]:
-    """Path, default and description of every value that has one."""
+    """Yield path, default and description of every value that has a description."""
     path: list[str] = []
     description = ""
     for line in values.splitlines():

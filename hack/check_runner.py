@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Check that the runner's files can be what they must be: Python 3.6, and nothing but the standard library.
+"""Check that the runner's files work with Python 3.6 and need only the standard library.
 
-None may bear the name of a standard library's module: Python puts the directory of a script first on ``sys.path``.
-
-They are compiled by the oldest Python found under pyenv (3.6 where it is there), looked at by vermin for modules and
-functions that 3.6 lacks, and their imports are read.
+The oldest Python of pyenv (3.6 if installed) compiles them. vermin finds modules and functions that 3.6 lacks. Their
+imports are checked. A file must not have the name of a standard library module, because Python puts the directory of a
+script first on ``sys.path``.
 """
 
 import ast
@@ -17,22 +16,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RUNNER = ROOT / "dgym" / "runner"
 OLDEST = (3, 6)
-# The plugins are imported beside the task's own pytest, never by the runner.
+# The pytest of the task imports the plugins. The runner never imports them.
 TEST_FRAMEWORK = {"pytest", "_pytest", "pluggy", "xdist"}
-# The program that describes a project runs where pip is installed.
+# project.py only runs in environments that have pip.
 INSTALLER = {"project.py": {"pip"}}
 _LIBRARY = sys.stdlib_module_names | {"asynchat", "asyncore", "distutils", "imp", "parser", "smtpd"}
-# Newer, but used only where they exist: each use is behind a question for the attribute.
+# Newer than 3.6, but each use first checks whether the attribute exists.
 GUARDED = ("os.register_at_fork", "sys.breakpointhook", "sys.orig_argv")
 
 
 def sources() -> list[Path]:
-    """Every Python file of the runner."""
+    """Return every Python file of the runner."""
     return sorted(path for path in RUNNER.rglob("*.py") if "__pycache__" not in path.parts)
 
 
 def interpreters() -> list[tuple[tuple[int, ...], Path]]:
-    """The Pythons of pyenv that the runner claims, oldest first."""
+    """Return the Pythons of pyenv that the runner supports, oldest first."""
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     found = []
     for path in root.glob("versions/*/bin/python"):
@@ -43,7 +42,7 @@ def interpreters() -> list[tuple[tuple[int, ...], Path]]:
 
 
 def check_syntax(paths: list[Path]) -> list[str]:
-    """What the oldest Python at hand refuses to compile."""
+    """Return the syntax errors that the oldest available Python reports."""
     available = interpreters()
     if not available:
         print("check_runner: no pyenv here; the syntax is checked by this Python's parser alone", file=sys.stderr)
@@ -75,7 +74,7 @@ def _parse(path: Path) -> str:
 
 
 def check_vermin(paths: list[Path]) -> list[str]:
-    """What vermin knows to be newer than the oldest Python."""
+    """Return the uses of newer features that vermin reports."""
     vermin = Path(sys.executable).with_name("vermin")
     options = [
         "--no-tips",
@@ -88,13 +87,13 @@ def check_vermin(paths: list[Path]) -> list[str]:
 
 
 def check_names(paths: list[Path]) -> list[str]:
-    """Files and directories that would hide a module of the standard library."""
+    """Return files and directories that would hide a module of the standard library."""
     names = {path.stem: path for path in paths} | {path.parent.name: path.parent for path in paths}
     return [f"{names[name]}: hides the standard library's module" for name in sorted(set(names) & _LIBRARY)]
 
 
 def check_imports(path: Path) -> list[str]:
-    """Imports of anything but the standard library and the runner's own files."""
+    """Return imports of anything but the standard library and the runner's own files."""
     allowed = set(sys.stdlib_module_names) | {"dgym_runner"}
     if path.parent.name == "scoring" or path.stem.endswith("plugin"):
         allowed |= TEST_FRAMEWORK
@@ -117,7 +116,7 @@ def check_imports(path: Path) -> list[str]:
 
 
 def main() -> int:
-    """Print every problem; 1 if there is one."""
+    """Print every problem. Return 1 if there are any."""
     paths = sources()
     problems = check_syntax(paths)
     problems += check_vermin(paths)

@@ -1,7 +1,7 @@
-"""Prints the sandbox of ``make demo``: bubblewrap where it works, else none.
+"""Prints the sandbox of ``make demo``: bubblewrap if it works, else none.
 
-The demo's episodes replay recorded actions on the tasks that come with dgym, so no code runs that this checkout does
-not hold already.
+Running without a sandbox is acceptable, because the demo replays recorded actions on the tasks that come with dgym. It
+only runs code of this checkout.
 """
 
 import sys

@@ -1,13 +1,13 @@
-# For hack/images: the image that the others are built on.
+# Part of hack/images: the base image of the others.
 
-# The base that a Dockerfile names, by its digest.
+# Prints the base image of a Dockerfile, by digest.
 base_of() { sed -n 's/^ARG BASE=//p' "images/$1/Dockerfile"; }
 
 base=${BASE:-$(base_of sandbox-python)}
 suite=trixie
 debian=localhost/dgym/base:$suite
 
-# Sets base to an image that this engine has.
+# Sets base to an image that the engine has, after a pull if necessary.
 find_base() {
   has "$base" && return
   if ! { [ -z "${BASE:-}" ] && has "$debian"; }; then
@@ -28,7 +28,7 @@ import_debian() {
   if [ ! -f "$cache/$suite.tar" ]; then
     say "$base cannot be pulled; making a small Debian instead, which takes a minute or two …"
     tree=$(mktemp -d "$cache/debootstrap-XXXXXX")
-    # Nobody needs what a power failure would leave of it.
+    # dpkg need not sync files, because an incomplete tree is not used.
     mkdir -p "$tree/etc/dpkg/dpkg.cfg.d"
     echo force-unsafe-io >"$tree/etc/dpkg/dpkg.cfg.d/unsafe-io"
     if ! timeout 420 debootstrap --variant=minbase --include=python3,python3-venv "$suite" "$tree" "$(mirror)" \
@@ -48,14 +48,14 @@ import_debian() {
   "$engine" import "$cache/$suite.tar" "$debian" >"$cache/import.log" 2>&1 || { cat "$cache/import.log" >&2; return 1; }
 }
 
-# Where this machine gets its own packages from, if it is a Debian; nothing means debootstrap's default.
+# Prints the package mirror of this machine if it is a Debian, else nothing, so that debootstrap uses its default.
 mirror() {
   grep -qs '^ID=debian' /etc/os-release || return 0
   apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -v security | head -n 1 || true
 }
 
-# The base for an image that needs git: AGENT_BASE, or the one that its Dockerfile names where the other base is such a
-# one as well. To any other base git is added here, once and with a network, so that the build of the image needs none.
+# Prints the base for the agent's image, which needs git: AGENT_BASE, or the one of its Dockerfile if base is that of
+# sandbox-python's Dockerfile. To any other base, git is added once, because the build of the image has no network.
 base_with_git() {
   local with_git named=${AGENT_BASE:-}
   [ -n "$named" ] || [ "$base" != "$(base_of sandbox-python)" ] || named=$(base_of agent)

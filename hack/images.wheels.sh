@@ -1,13 +1,13 @@
-# For hack/images: what is installed in the images, downloaded or built before.
+# Part of hack/images: downloads and builds the wheels that the images install.
 
-# The interpreter that wheels are fetched and built with: HOST_PYTHON, or the checkout's. An environment that uv made
-# has no pip.
+# Prints an interpreter that has the module $1: HOST_PYTHON or the one of the checkout, else python3. An environment
+# that uv made does not have pip.
 host_python() {
   local python=${HOST_PYTHON:-.venv/bin/python}
   "$python" -m "$1" --help >/dev/null 2>&1 && echo "$python" || echo python3
 }
 
-# Sets python and platforms to what the base's interpreter can install: it is seldom this machine's own.
+# Sets python and platforms for pip download. The interpreter of the base usually differs from that of this machine.
 find_python() {
   local machine facts
   facts=$("$engine" run --rm --network none --entrypoint python3 "$base" -c \
@@ -15,14 +15,14 @@ find_python() {
     || { say "$base has no python3 with the GNU C library"; return 1; }
   read -r python machine _ libc <<<"$facts"
   platforms=()
-  # Wheels name the oldest C library they run with.
+  # The tag of a wheel contains the oldest C library that it runs with.
   for minor in $(seq "${libc#2.}" -1 5); do
     platforms+=(--platform "manylinux_2_${minor}_$machine")
   done
   platforms+=(--platform "manylinux2014_$machine" --platform "linux_$machine")
 }
 
-# Prints a directory with the wheels that a requirements file names for the base's Python.
+# Prints a directory with the wheels of a requirements file for the base's Python.
 fetch_wheels() {
   local wheels
   wheels=$cache/wheels-$({ cat "$1"; echo "$python ${platforms[*]}"; } | digest)
@@ -36,13 +36,13 @@ fetch_wheels() {
   echo "$wheels"
 }
 
-# What dgym's own wheel is made of.
+# Prints the checksums of all sources of dgym's wheel.
 sources() {
   find pyproject.toml README.md LICENSE dgym operator -type f ! -path '*/__pycache__/*' -print0 | LC_ALL=C sort -z \
     | xargs -0 sha256sum
 }
 
-# The same sources give the same wheel, byte for byte.
+# Builds dgym's wheel, reproducibly, into the directory $1.
 make_wheel() {
   "$(host_python hatchling)" -m hatchling build --target wheel --directory "$1" >/dev/null 2>"$cache/wheel.log" \
     || { cat "$cache/wheel.log" >&2; return 1; }

@@ -1,7 +1,7 @@
-"""Writes the table of mini_nightmare in docs/benchmarks.md from episodes that it runs: two for each task.
+"""Runs two episodes for each task of mini_nightmare, and writes their table to docs/benchmarks.md.
 
-python -m hack.nightmare            run them and write the table: two minutes
-python -m hack.nightmare --check    exit status 1 if tasks, policies or table have changed since; runs nothing
+python -m hack.nightmare            run the episodes and write the table (two minutes)
+python -m hack.nightmare --check    exit status 1 if tasks, policies or table have changed; runs nothing
 """
 
 import hashlib
@@ -13,7 +13,8 @@ from pathlib import Path
 
 from dgym.api import DebugTask
 from dgym.benchmarks import load_bundled
-from dgym.results.report import EpisodeRow, read_run
+from dgym.results import EpisodeRow
+from dgym.results.report import read_run
 from tests.fakes.openai_server import FakeOpenAI
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,11 +25,11 @@ BEGIN, MIDDLE, END = (
     "<!-- /mini_nightmare -->\n",
 )
 AGENTS = {"debug_agent": "debugger", "rewrite_agent": "rewriter"}
-HEADINGS = "| task | what it hides | tests that fail before | debug_agent | rewrite_agent |\n|---|---|---|---|---|\n"
+HEADINGS = "| task | fault | failing tests | debug_agent | rewrite_agent |\n|---|---|---|---|---|\n"
 
 
 def main(arguments: list[str]) -> int:
-    """Write the table, or with ``--check`` tell whether it is out of date."""
+    """Write the table or, with ``--check``, report whether it is out of date. Return the exit status."""
     before, begin, rest = PAGE.read_text("utf-8").partition(BEGIN)
     found, middle, rest = rest.partition(MIDDLE)
     table, end, after = rest.partition(END)
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 
 def digest(table: str) -> str:
-    """Of the table, and of the files that it depends on."""
+    """Return a digest of the table and of the files that it depends on."""
     total = hashlib.sha256(table.encode())
     tasks = (ROOT / "dgym" / "benchmarks" / "mini_nightmare").rglob("*")
     for file in sorted([*tasks, ROOT / "tests" / "fakes" / "openai_policies.py"]):
@@ -56,7 +57,7 @@ def digest(table: str) -> str:
 
 
 def rows() -> list[str]:
-    """A row for each task."""
+    """Run the episodes, and return a row for each task."""
     with tempfile.TemporaryDirectory() as directory, FakeOpenAI().in_thread() as server:
         models = Path(directory, "llm.yaml")
         models.write_text(
@@ -75,22 +76,23 @@ def rows() -> list[str]:
 
 
 def tasks() -> list[DebugTask]:
-    """The bundled tasks."""
+    """Return the tasks of mini_nightmare."""
     return load_bundled("mini_nightmare")
 
 
 def row(task: DebugTask, debugged: EpisodeRow, rewritten: EpisodeRow) -> str:
-    """The line of a task. The rewriter repairs nothing, so that its score is that of the untouched repository."""
-    failing = f"{rewritten.max_score - rewritten.score} of {rewritten.max_score}"
-    cells = (task.metadata.name, task.metadata.annotations["dgym.dev/bug"], failing, told(debugged), told(rewritten))
+    """Return the row of a task. The model ``rewriter`` repairs nothing, so its score is that of the original files."""
+    failing = f"{rewritten.max_score - rewritten.score}/{rewritten.max_score}"
+    ends = (summary(debugged), summary(rewritten))
+    cells = (task.metadata.name, task.metadata.annotations["dgym.dev/bug"], failing, *ends)
     return f"| {' | '.join(cells)} |\n"
 
 
-def told(record: EpisodeRow) -> str:
-    """The end of an episode in a few words."""
+def summary(record: EpisodeRow) -> str:
+    """Return reason, score, steps and number of pdb calls of an episode."""
     commands = sum(call.tool == "pdb" for call in record.calls)
-    parts = [f"{record.reason}: {record.score} of {record.max_score}", f"{record.steps} steps"]
-    return ", ".join([*parts, f"{commands} of them pdb"] if commands else parts)
+    parts = [f"{record.reason} {record.score}/{record.max_score}", f"{record.steps} steps"]
+    return ", ".join([*parts, f"{commands} pdb"] if commands else parts)
 
 
 if __name__ == "__main__":

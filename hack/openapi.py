@@ -1,4 +1,4 @@
-"""Writes docs/openapi.json: the sidecar's calls, from the table that it serves them by and the types of their messages.
+"""Writes docs/openapi.json from the sidecar's table of calls and the types of their messages.
 
 python hack/openapi.py            write it
 python hack/openapi.py --check    exit status 1 if that would change anything
@@ -15,9 +15,8 @@ import msgspec
 from dgym import __version__
 from dgym.api import DebugTask
 from dgym.wire import calls
-from dgym.wire.calls import EVERYWHERE, Call
-from dgym.wire.http import EPOCH_HEADER, IDEMPOTENCY_HEADER, TRACEPARENT_HEADER, Accepted, ErrorBody, ErrorCode
-from dgym.wire.http import Path as CallPath
+from dgym.wire.calls import EVERYWHERE, HEALTH, READY, Call, CallParameter
+from dgym.wire.http import EPOCH_HEADER, TRACEPARENT_HEADER, Accepted, ErrorBody, ErrorCode
 from dgym.wire.signing import SIGNATURE_HEADER
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "openapi.json"
@@ -42,35 +41,10 @@ _TRACEPARENT = {
     "description": "The caller's span, as the W3C's Trace Context names it.",
     "schema": {"type": "string"},
 }
-_KEY = {
-    "name": IDEMPOTENCY_HEADER,
-    "in": "header",
-    "required": True,
-    "description": "The same key resumes the episode, another is a conflict.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
-}
-_SEQ = {
-    "name": "seq",
-    "in": "path",
-    "required": True,
-    "description": "The step's number, from 1.",
-    "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999},
-}
-_FROM = {
-    "name": "from",
-    "in": "query",
-    "description": "The number of the first step; 0 is the reset.",
-    "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999, "default": 0},
-}
-_OF_ONE_CALL: dict[int, list[dict[str, Any]]] = {
-    id(calls.RESET): [_KEY],
-    id(calls.STEP): [_SEQ],
-    id(calls.STEPS): [_FROM],
-}
 
 
 def main(arguments: list[str]) -> int:
-    """Write, or with ``--check`` say that the file is out of date."""
+    """Write the document or, with ``--check``, report whether it is out of date. Return the exit status."""
     wanted = json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
     if PAGE.exists() and PAGE.read_text("utf-8") == wanted:
         return 0
@@ -81,14 +55,14 @@ def main(arguments: list[str]) -> int:
 
 
 def document() -> dict[str, Any]:
-    """The whole document, of OpenAPI 3.1."""
+    """Return the document in OpenAPI 3.1."""
     found = {name: call for name, call in vars(calls).items() if isinstance(call, Call)}
     paths: dict[str, dict[str, Any]] = {}
     for name, call in found.items():
         paths.setdefault(call.path, {})[call.method.lower()] = _operation(name, call)
     for path, summary in (
-        (CallPath.HEALTH, "Whether the process answers"),
-        (CallPath.READY, "Whether it can be driven"),
+        (HEALTH, "Whether the process answers"),
+        (READY, "Whether it can be driven"),
     ):
         paths[path] = {"get": _open(path, summary)}
     return {
@@ -111,7 +85,7 @@ def _operation(name: str, call: Call[Any, Any]) -> dict[str, Any]:
         "summary": call.summary,
         "tags": list(call.roles),
         "security": [{_SCHEME: []}],
-        "parameters": [*_OF_ONE_CALL.get(id(call), ()), _EPOCH, _TRACEPARENT],
+        "parameters": [*map(_parameter, call.parameters), _EPOCH, _TRACEPARENT],
     }
     if call.request is not None:
         content = {_JSON: {"schema": _reference(call.request)}}
@@ -120,6 +94,18 @@ def _operation(name: str, call: Call[Any, Any]) -> dict[str, Any]:
         content = {call.content_type: {"schema": {"type": "string", "format": "binary"}}}
         operation["requestBody"] = {"required": True, "content": content}
     return {**operation, "responses": _responses(call)}
+
+
+def _parameter(parameter: CallParameter) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string", "pattern": f"^{parameter.pattern}$"}
+    if parameter.kind is int:
+        schema = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
+    if parameter.default is None:
+        required: dict[str, Any] = {"required": True}
+    else:
+        required, schema = {}, schema | {"default": parameter.default}
+    place = {"name": parameter.name, "in": parameter.place}
+    return {**place, **required, "description": parameter.description, "schema": schema}
 
 
 def _responses(call: Call[Any, Any]) -> dict[str, Any]:
@@ -148,11 +134,11 @@ def _response(description: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _open(path: str, summary: str) -> dict[str, Any]:
-    """A call of the kubelet's, which nobody signs."""
+    """Return the operation of a kubelet probe, which is not signed."""
     text = {"content": {"text/plain": {"schema": {"type": "string"}}}}
     responses = {"200": {"description": "Yes", **text}}
-    if path == CallPath.READY:
-        responses["503"] = {"description": "No; the text says why", **text}
+    if path == READY:
+        responses["503"] = {"description": "Not healthy or not ready; the text has the reason", **text}
     return {"operationId": path.strip("/"), "summary": summary, "security": [], "responses": responses}
 
 
@@ -166,7 +152,7 @@ def _schemas(found: Any) -> dict[str, Any]:
             schema["description"] = re.sub(r"\n +", "\n", schema["description"])
         if schema.get("required") == []:
             del schema["required"]
-    # What the types do not say: the code checks it when it reads them.
+    # The types do not express these constraints. The code checks them after decoding.
     schemas["StepRequest"]["anyOf"] = [{"required": ["tool"]}, {"required": ["action"]}]
     schemas["PrepareRequest"]["properties"]["task"] = _reference(DebugTask)
     return dict(sorted(schemas.items()))
@@ -177,7 +163,7 @@ def _reference(kind: Any) -> dict[str, Any]:
 
 
 def _needs_body(kind: Any) -> bool:
-    """An empty body is ``{}``."""
+    """Return True if a body is required. An empty body is decoded as ``{}``."""
     try:
         msgspec.json.decode(b"{}", type=kind)
     except msgspec.ValidationError:

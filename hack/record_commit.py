@@ -1,6 +1,6 @@
-"""Build hook of hatchling: adds ``dgym/commit.txt`` with the commit of the sources to the wheel and the sdist.
+"""A build hook for hatchling: adds ``dgym/commit.txt`` with the commit of the sources to the wheel and the sdist.
 
-Without a checkout nothing is added; the sources of a release have the file already.
+Without a checkout nothing is added, because the sources of a release have the file already.
 """
 
 import subprocess
@@ -14,10 +14,10 @@ _NAME = "dgym/commit.txt"
 
 
 class RecordCommit(BuildHookInterface[Any]):
-    """Adds the file to all but editable installations, which have the checkout."""
+    """Adds the file, except to editable installations, which can read the checkout."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the file if the sources are a checkout."""
+        """Add the file if the sources are a git checkout."""
         commit = _commit(Path(self.root))
         if version == "editable" or not commit:
             return
@@ -28,7 +28,7 @@ class RecordCommit(BuildHookInterface[Any]):
 
 
 def _commit(root: Path) -> str:
-    """The commit of the checkout, with ``-dirty`` if tracked files differ; empty if ``root`` is not a checkout."""
+    """Return the commit, with ``-dirty`` if tracked files have changed. It is empty if ``root`` is not a checkout."""
     if not (root / ".git").exists():
         return ""
     describe = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]

@@ -1,4 +1,6 @@
-"""Builds the binaries of a cluster from the Go modules beside this file, once for a user and a version."""
+"""Builds the binaries of a cluster from the Go modules beside this file, and finds them.
+
+Each user has one cache for each version of Kubernetes."""
 
 import os
 import random
@@ -12,25 +14,62 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hack.cluster import paths
 from hack.cluster.machine import ClusterError, exclusive, say
+
+KUBERNETES_VERSION = "v1.35.4"
+HELM_VERSION = "v4.3.1"
+KIND_VERSION = "v0.30.0"
+
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kubectl")
+NODE = ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
+BINARIES = (*CONTROL_PLANE, *NODE, "helm")
+
+
+def cache_directory() -> Path:
+    """Return the cache of this version of Kubernetes. It is outside of the repository, so that checkouts share it."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "dgym" / "cluster" / KUBERNETES_VERSION
+
+
+def binaries_directory() -> Path:
+    """Return the directory of built binaries."""
+    return cache_directory() / "bin"
+
+
+def state_directory() -> Path:
+    """Return the directory of the running cluster's files and images.
+
+    The default path is on a disk, for images, and short, because the length of socket paths is limited.
+    """
+    return Path(os.environ.get("DGYM_CLUSTER_STATE") or "/var/lib/dgym-cluster")
+
+
+def find_binary(name: str) -> Path | None:
+    """Return the binary from KUBEBUILDER_ASSETS, the cache or PATH, in this order, or None."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    for directory in ([Path(assets)] if assets else []) + [binaries_directory()]:
+        if os.access(directory / name, os.X_OK):
+            return directory / name
+    found = shutil.which(name)
+    return Path(found) if found else None
+
 
 MODULES = Path(__file__).parent
 PAUSE = "pause"
 KSTATUS = "kstatus"
 PROMETHEUS = ("prometheus", "promtool")
-# Of the ways in which Prometheus discovers its targets only this one: all of them cost twice the time.
+# Only the discovery of Kubernetes targets is built, because all kinds take twice the time.
 DISCOVERY = "-tags=remove_all_sd,enable_kubernetes_sd"
 STRIPPED = "-ldflags=-s -w"
 PROGRESS_SECONDS = 15.0
 ATTEMPTS = 3
 RETRY_SECONDS = (2.0, 10.0)
-"""Least and longest pause before another attempt: what failed may be the fetching of a module."""
+"""Minimum and maximum pause before another attempt. A build may fail because a module could not be downloaded."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How binaries are made by one command: packages, and the module that pins everything below them."""
+    """A command that builds binaries: their packages, and the module that pins their dependencies."""
 
     names: tuple[str, ...]
     module: Path | None
@@ -38,32 +77,32 @@ class Recipe:
     flags: tuple[str, ...] = (STRIPPED,)
 
     def command(self, output: Path) -> tuple[list[str], dict[str, str]]:
-        """The command and what it needs in its environment; the binaries appear in the output directory."""
+        """Return the command and its environment variables. It writes the binaries to ``output``."""
         common = ["-trimpath", "-v", *self.flags]
         environment = {"CGO_ENABLED": "0", "GOFLAGS": ""}
         if self.module is None:
             return ["go", "install", *common, *self.packages], {**environment, "GOBIN": str(output)}
-        # A package is not always named as its binary is; several at once are.
+        # A single package may have another name than its binary. Packages that are built together do not.
         target = f"{output}/" if len(self.names) > 1 else str(output / self.names[0])
         return ["go", "build", *common, "-o", target, *self.packages], environment
 
 
 def recipes(names: Sequence[str]) -> list[Recipe]:
-    """How binaries of these names are made. All of Kubernetes at once: linking one does not keep others waiting."""
+    """Return the recipes of these binaries. One command builds all of Kubernetes, so that linking runs in parallel."""
     single = {
         PAUSE: Recipe((PAUSE,), MODULES / "pause", (".",)),
         KSTATUS: Recipe((KSTATUS,), MODULES / "kstatus", (".",)),
         "etcd": Recipe(("etcd",), MODULES / "etcd", ("go.etcd.io/etcd/server/v3",)),
-        "helm": Recipe(("helm",), None, (f"helm.sh/helm/v4/cmd/helm@{paths.HELM_VERSION}",)),
-        "kind": Recipe(("kind",), None, (f"sigs.k8s.io/kind@{paths.KIND_VERSION}",)),
+        "helm": Recipe(("helm",), None, (f"helm.sh/helm/v4/cmd/helm@{HELM_VERSION}",)),
+        "kind": Recipe(("kind",), None, (f"sigs.k8s.io/kind@{KIND_VERSION}",)),
     }
     found = [what for name, what in single.items() if name in names]
     if prometheus := tuple(name for name in names if name in PROMETHEUS):
         packages = tuple(f"github.com/prometheus/prometheus/cmd/{name}" for name in prometheus)
         found.append(Recipe(prometheus, MODULES / "prometheus", packages, (STRIPPED, DISCOVERY)))
     if kubernetes := tuple(name for name in names if name not in single and name not in PROMETHEUS):
-        major, minor, _ = paths.KUBERNETES_VERSION.removeprefix("v").split(".")
-        version = {"gitVersion": paths.KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor}
+        major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
+        version = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor}
         stamped = " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in version.items())
         packages = tuple(f"k8s.io/kubernetes/cmd/{name}" for name in kubernetes)
         found.append(Recipe(kubernetes, MODULES / "kubernetes", packages, (f"{STRIPPED} {stamped}",)))
@@ -71,13 +110,20 @@ def recipes(names: Sequence[str]) -> list[Recipe]:
 
 
 def build(names: Sequence[str]) -> Path:
-    """Build those that are not in the cache yet; return the directory that has them all."""
-    directory = paths.binaries_directory()
+    """Build the binaries that are not in the cache.
+
+    Returns:
+        The directory with all of them.
+
+    Raises:
+        ClusterError: Go is not installed, or a build failed.
+    """
+    directory = binaries_directory()
     if not _missing(names, directory):
         return directory
     directory.mkdir(parents=True, exist_ok=True)
     with exclusive(directory.parent / "build.lock", "another build"):
-        # Somebody else may have built them meanwhile.
+        # Another process may have built them while this one waited for the lock.
         missing = _missing(names, directory)
         if missing and shutil.which("go") is None:
             raise ClusterError(
@@ -94,7 +140,7 @@ def _missing(names: Sequence[str], directory: Path) -> list[str]:
 
 
 def _build(what: Recipe, directory: Path) -> None:
-    """A binary appears under its name when it is whole, and not before."""
+    """Run a recipe. Binaries are renamed into ``directory``, so that no incomplete one is used."""
     label = ", ".join(what.names)
     say(f"building {label} …")
     started = time.monotonic()
@@ -121,7 +167,7 @@ def _build(what: Recipe, directory: Path) -> None:
 
 @contextmanager
 def _progress(log: Path) -> Iterator[None]:
-    """Minutes pass: say now and then how many packages are compiled."""
+    """Print every 15 seconds how many packages are compiled, because a build takes minutes."""
     done = threading.Event()
 
     def report() -> None:

@@ -1,6 +1,7 @@
-"""Names of services for pods: `SERVICE.NAMESPACE.svc.cluster.local` and nothing else, asked of the API server.
+"""A DNS server for pods. It only resolves names of services, with requests to the API server.
 
-A cluster whose nodes cannot reach a registry has no image of CoreDNS. What tests need of it is a few questions.
+It replaces CoreDNS, whose image is missing if nodes cannot reach a registry. Names have the form
+`SERVICE.NAMESPACE.svc.cluster.local`, or `POD.SERVICE.NAMESPACE.svc.cluster.local` for a pod of a headless service.
 """
 
 import socket
@@ -12,10 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hack.cluster import network
-from hack.cluster.client import Client
-from hack.cluster.components import Files
-from hack.cluster.node_config import CLUSTER_DOMAIN
+from hack.cluster import machine
+from hack.cluster.components import CLUSTER_DOMAIN, Files
+from hack.cluster.controlplane import Client
 
 TYPE_A = 1
 NO_ERROR, SERVER_FAILURE, NO_SUCH_NAME = 0, 2, 3
@@ -23,7 +23,7 @@ TIME_TO_LIVE = 5
 
 
 def parse_question(query: bytes) -> tuple[str, int, int]:
-    """The name and type of the first question, and where it ends."""
+    """Return name and type of the first question, and the offset of its end."""
     labels, at = [], 12
     while length := query[at]:
         labels.append(query[at + 1 : at + 1 + length].decode("ascii").lower())
@@ -32,7 +32,7 @@ def parse_question(query: bytes) -> tuple[str, int, int]:
 
 
 def answer(query: bytes, resolve: Callable[[str], list[str] | None]) -> bytes:
-    """Answer one question; a name without addresses of the type asked for exists all the same."""
+    """Return the response to a query. A name without addresses of the requested type is not NXDOMAIN."""
     name, kind, end = parse_question(query)
     try:
         addresses = resolve(name)
@@ -41,7 +41,7 @@ def answer(query: bytes, resolve: Callable[[str], list[str] | None]) -> bytes:
         addresses, code = None, SERVER_FAILURE
     found = (addresses or []) if kind == TYPE_A else []
     identifier, flags = struct.unpack_from("!HH", query)
-    # A response, authoritative, as recursive as was desired.
+    # 0x8400: an authoritative response. 0x0100: the flag RD is copied from the query.
     header = struct.pack("!HHHHHH", identifier, 0x8400 | (flags & 0x0100) | code, 1, len(found), 0, 0)
     records = b"".join(
         struct.pack("!HHHIH", 0xC00C, TYPE_A, 1, TIME_TO_LIVE, 4) + socket.inet_aton(address) for address in found
@@ -50,7 +50,7 @@ def answer(query: bytes, resolve: Callable[[str], list[str] | None]) -> bytes:
 
 
 def resolve(client: Client, name: str) -> list[str] | None:
-    """Addresses of a service, or of the pods behind a headless one or one pod of it; None if there is no such name."""
+    """Return the addresses of a service, of the pods of a headless service, or of one such pod. None if unknown."""
     labels = name.removesuffix(f".svc.{CLUSTER_DOMAIN}").split(".")
     if not name.endswith(f".svc.{CLUSTER_DOMAIN}") or len(labels) not in {2, 3}:
         return None
@@ -77,7 +77,7 @@ def _addresses(slices: dict[str, Any], host: str | None) -> list[str] | None:
 
 
 def serve(address: str, port: int, lookup: Callable[[str], list[str] | None]) -> socketserver.ThreadingUDPServer:
-    """A server of one datagram a question; answers of this size need no other."""
+    """Return a UDP server. TCP is not necessary, because the responses are short."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -93,9 +93,9 @@ def serve(address: str, port: int, lookup: Callable[[str], list[str] | None]) ->
 
 
 def main() -> None:
-    """Serve the node's address until killed."""
+    """Serve on the node's address until killed."""
     client = Files(Path(sys.argv[1])).client()
-    with serve(network.NODE, 53, lambda name: resolve(client, name)) as server:
+    with serve(machine.NODE, 53, lambda name: resolve(client, name)) as server:
         server.serve_forever()
 
 

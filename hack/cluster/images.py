@@ -1,4 +1,4 @@
-"""Brings images from podman or docker to the cluster's containerd, and makes the one that holds a pod together."""
+"""Imports images from podman or docker into the cluster's containerd, and creates the pause image."""
 
 import hashlib
 import io
@@ -19,7 +19,11 @@ LOAD_SECONDS = 600
 
 
 def find_engine(images: Sequence[str]) -> str:
-    """The engine that has all these images."""
+    """Return the engine that has all these images.
+
+    Raises:
+        ClusterError: No engine is installed, or none has all images.
+    """
     lacking: dict[str, list[str]] = {}
     for engine in ("podman", "docker"):
         if shutil.which(engine) is None:
@@ -34,14 +38,14 @@ def find_engine(images: Sequence[str]) -> str:
 
 
 def image_id(engine: str, image: str) -> str | None:
-    """What the name stands for now."""
+    """Return the current ID of an image, or None if the engine does not have it."""
     command = [engine, "image", "inspect", "--format", "{{.Id}}", image]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.stdout.strip() if done.returncode == 0 else None
 
 
 def load(images: Sequence[str], socket: Path, snapshotter: str, record: Path) -> None:
-    """Import what has changed since the last time, in one archive: layers that images share travel once."""
+    """Import images that have changed since the last call, in one archive, so that shared layers are copied once."""
     engine = find_engine(images)
     loaded: dict[str, str] = json.loads(record.read_text()) if record.exists() else {}
     current = {image: image_id(engine, image) or "" for image in images}
@@ -59,13 +63,13 @@ def load(images: Sequence[str], socket: Path, snapshotter: str, record: Path) ->
 
 
 def import_archive(archive: Path, socket: Path, snapshotter: str) -> None:
-    """Give containerd the images of an archive, unpacked."""
+    """Import the images of an archive into containerd and unpack them."""
     options = ("--snapshotter", snapshotter, "--digests=false")
     run("ctr", "-a", socket, "-n", "k8s.io", "images", "import", *options, archive, timeout=LOAD_SECONDS)
 
 
 def pause_archive(path: Path, name: str, binary: Path) -> None:
-    """An image with one static binary and nothing else, in docker's format."""
+    """Write an image in docker's format that contains only one static binary."""
     layer = _tar({"pause": binary.read_bytes()}, mode=0o755)
     digest = hashlib.sha256(layer).hexdigest()
     configuration = {
@@ -93,7 +97,7 @@ def _tar(files: Mapping[str, bytes], mode: int = 0o644) -> bytes:
 
 
 def wait_for_containerd(socket: Path) -> None:
-    """Containerd's socket is there before it answers."""
+    """Wait until containerd answers. Its socket exists earlier."""
 
     def answers() -> bool:
         command = ["ctr", "-a", str(socket), "--connect-timeout", "1s", "version"]

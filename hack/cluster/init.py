@@ -1,7 +1,7 @@
-"""The first process of the cluster's namespaces: everything of the cluster runs below it and ends with it.
+"""The first process of the cluster. All other processes of the cluster are its descendants.
 
-It has process ids, mounts and a network of its own. When it is killed the kernel ends every process below it, and with
-them go their mounts, interfaces and packet filter rules: nothing has to be found and cleaned up one by one.
+It has its own PID, mount and network namespaces. When it is killed, the kernel kills every process in its PID namespace
+and removes the mounts, interfaces and packet filter rules. Therefore no other clean-up is necessary.
 """
 
 import ctypes
@@ -11,19 +11,19 @@ import signal
 import sys
 from pathlib import Path
 
-from hack.cluster import components, network, node_config
+from hack.cluster import components, machine
 from hack.cluster.components import Files
 from hack.cluster.machine import ClusterError, make_cgroups, run, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 CLONE_NEWNS, CLONE_NEWNET, CLONE_NEWPID = 0x00020000, 0x40000000, 0x20000000
 START_SECONDS = 90
-# The directories that containerd, CNI and kubelet write to wherever they are told to have their own.
+# Directories that containerd, CNI and kubelet write to, even if other directories are configured.
 MOUNT_POINTS = (Path("/var/lib/containerd"), Path("/var/lib/cni"), Path("/var/lib/kubelet"))
 
 
 def unshare(flags: int) -> None:
-    """Leave namespaces; os.unshare is not there before Python 3.12."""
+    """Create namespaces. os.unshare is missing before Python 3.12."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(flags):
         error = ctypes.get_errno()
@@ -31,7 +31,7 @@ def unshare(flags: int) -> None:
 
 
 class Init:
-    """Starts the components and waits for whatever ends."""
+    """Starts the components and reaps processes."""
 
     def __init__(self, files: Files, binaries: Path, report: int) -> None:
         self.files = files
@@ -43,11 +43,11 @@ class Init:
         self.stopped: set[str] = set()
 
     def say(self, word: str, text: str) -> None:
-        """Tell the process that waits for us."""
+        """Write a line to the process that waits for the start."""
         os.write(self.report, f"{word} {text}\n".encode())
 
     def start(self, commands: dict[str, list[str]]) -> None:
-        """Start programs, each with a log of its own."""
+        """Start programs, each with its own log."""
         for name, command in commands.items():
             self.say("step", f"starting {name}")
             self.commands[name] = command
@@ -75,7 +75,7 @@ class Init:
             os._exit(127)
 
     def note_ended(self, pid: int, status: int) -> None:
-        """Remember which component ended and how; orphans of pods end too, and matter to nobody."""
+        """Record the exit code of a component. Orphaned processes of pods are ignored."""
         if name := self.running.pop(pid, None):
             self.ended[name] = os.waitstatus_to_exitcode(status)
             self._write_ended()
@@ -86,11 +86,11 @@ class Init:
         fresh.replace(self.files.ended)
 
     def apply_stopped(self) -> None:
-        """Kill the components that are to be stopped, and start those that no longer are."""
+        """Kill the components that must be stopped, and start those that need not be stopped any more."""
         stopped = set(json.loads(self.files.stopped.read_text()))
         for pid, name in self.running.items():
             if name in stopped:
-                # Rules of a packet filter outlive the process that made them: this one removes them at its end.
+                # This component must remove its iptables rules, so it gets SIGTERM.
                 os.kill(pid, signal.SIGTERM if name == components.POLICIES else signal.SIGKILL)
         for name in self.stopped - stopped:
             self.ended.pop(name, None)
@@ -99,7 +99,7 @@ class Init:
         self._write_ended()
 
     def check(self) -> None:
-        """A component that ends while the cluster starts is a failure."""
+        """Raise an error if a component has ended during the start."""
         for pid in list(self.running):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -109,7 +109,7 @@ class Init:
             raise ClusterError(f"{name} ended with exit code {code}")
 
     def wait(self, what: str, done: object) -> None:
-        """Wait for a condition while everything runs."""
+        """Wait until ``done`` returns True. Fail if a component ends."""
         self.say("step", f"waiting for {what}")
 
         def condition() -> bool:
@@ -120,10 +120,10 @@ class Init:
         wait_until(condition, START_SECONDS, what)
 
     def up(self) -> None:
-        """Start everything; the cluster is ready for pods when this returns."""
+        """Start all components, and wait until the cluster is ready for pods."""
         mount(self.files.state)
-        network.configure_node()
-        make_cgroups(node_config.CGROUP)
+        machine.configure_node()
+        make_cgroups(components.CGROUP)
         client = self.files.client()
         self.start(components.first(self.files, self.binaries))
         self.wait("containerd", self.files.containerd_socket.exists)
@@ -131,19 +131,19 @@ class Init:
         self.wait("the API server", client.ready)
         self.start(components.second(self.files, self.binaries))
         self.start({"dns": [sys.executable, "-m", "hack.cluster.dns", str(self.files.state)]})
-        self.start({components.POLICIES: [sys.executable, "-m", "hack.cluster.enforcer", str(self.files.state)]})
+        self.start({components.POLICIES: [sys.executable, "-m", "hack.cluster.policies", str(self.files.state)]})
         components.create_objects(client, self.files)
         self.wait("the node", lambda: components.node_ready(client))
 
     def reap(self) -> None:
-        """Wait for whatever ends, for ever; on SIGHUP, stop and start components as they are asked for."""
+        """Reap processes forever. On SIGHUP, stop and start components."""
         signal.signal(signal.SIGHUP, lambda *_: self.apply_stopped())
         while True:
             self.note_ended(*os.waitpid(-1, 0))
 
 
 def mount(state: Path) -> None:
-    """Have the usual directories to ourselves: what is put there goes with us, and the machine's own is not touched."""
+    """Mount private versions of the usual directories, so that those of the machine do not change."""
     run("mount", "--make-rprivate", "/")
     run("mount", "-t", "proc", "proc", "/proc")
     resolver = Path("/etc/resolv.conf").resolve()
@@ -151,24 +151,24 @@ def mount(state: Path) -> None:
     if not resolver.exists():
         resolver.parent.mkdir(parents=True, exist_ok=True)
         resolver.touch()
-    # The machine's name servers are out of reach: images that have to be pulled fail at once, not after their timeouts.
+    # The machine's name servers cannot be reached. With this file, pulls of images fail at once, not after a timeout.
     run("mount", "--bind", state / "resolv.conf", resolver)
     run("mount", "--bind", state / "log", "/var/log")
     for point in MOUNT_POINTS:
         (state / "lib" / point.name).mkdir(exist_ok=True)
         run("mount", "--bind", state / "lib" / point.name, point)
-    # Volumes of pods may ask for mounts that propagate.
+    # Volumes of pods may need mount propagation.
     run("mount", "--make-rshared", "/")
 
 
 def main() -> None:
-    """Start the cluster of a state directory; progress goes to the file descriptor that is given."""
+    """Start the cluster of a state directory. Progress is written to the given file descriptor."""
     state, binaries, report = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    # The end of this pipe says that we ended: the components must not hold it open.
+    # The reader of this pipe recognises the end of this process by EOF, so the components must not inherit it.
     os.set_inheritable(report, False)
     init = Init(Files(state), binaries, report)
     unshare(CLONE_NEWPID)
-    # The child goes on once its id is known: only then can its network be tied to the machine.
+    # The child waits until its PID is reported, because the network is connected to the machine by PID.
     known, tell = os.pipe()
     pid = os.fork()
     if pid:

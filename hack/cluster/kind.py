@@ -1,4 +1,4 @@
-"""A cluster by kind, in containers of Docker, under a name and a kubeconfig of its own."""
+"""A kind cluster in Docker, with its own name and kubeconfig."""
 
 import json
 import os
@@ -8,20 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hack.cluster import paths
-from hack.cluster.build import build
+from hack.cluster.build import build, cache_directory
 from hack.cluster.controlplane import AUDIT_POLICY
 from hack.cluster.machine import ClusterError, run, say
 
 CLUSTER_NAME = "dgym-e2e"
-# The digest that the notes of kind v0.30.0 give: tags of node images move.
+# The digest is from the release notes of kind v0.30.0. Tags of node images move.
 NODE_IMAGE = "kindest/node:v1.34.0@sha256:7416a61b42b1662ca6ca89f02028ac133a309a2a30ba309614e8ec94d976dc5a"
 CREATE_SECONDS = 600
 AUDIT_DIRECTORY = "/var/log/dgym-audit"
 
 
 def configuration(audit: Path) -> dict[str, Any]:
-    """One node whose API server checks what ours does, and writes its audit log to a directory of the machine."""
+    """Return a configuration: one node, the admission plugins of the local cluster, and an audit log in ``audit``."""
     patch = {
         "kind": "ClusterConfiguration",
         "apiServer": {
@@ -50,21 +49,21 @@ def configuration(audit: Path) -> dict[str, Any]:
 
 
 class KindCluster:
-    """The one that this user has under our name."""
+    """The user's kind cluster with the name ``dgym-e2e``."""
 
     name = "kind"
 
     def __init__(self) -> None:
-        self._directory = paths.cache_directory().parent / "kind"
+        self._directory = cache_directory().parent / "kind"
 
     @property
     def kubeconfig(self) -> Path:
-        """Not the user's own: their current context stays what it is."""
+        """Path of a separate kubeconfig, so that the user's current context does not change."""
         return self._directory / "kubeconfig"
 
     @property
     def audit_log(self) -> Path:
-        """Every write since the start; the API server writes it as root."""
+        """Path of the log of all writes since the start. The API server writes it as root."""
         return self._directory / "audit" / "audit.log"
 
     def _kind(self, *arguments: str | Path, timeout: float = 120) -> str:
@@ -72,11 +71,11 @@ class KindCluster:
         return run(binary, *arguments, timeout=timeout)
 
     def running(self) -> bool:
-        """Whether kind knows it."""
+        """Return True if kind lists the cluster."""
         return CLUSTER_NAME in self._kind("get", "clusters").split()
 
     def up(self) -> None:
-        """Create it, unless it is there."""
+        """Create the cluster unless it exists."""
         (self._directory / "audit").mkdir(parents=True, exist_ok=True)
         if self.running():
             say("runs already")
@@ -90,16 +89,16 @@ class KindCluster:
         self._kind("create", "cluster", *options, "--kubeconfig", self.kubeconfig, timeout=CREATE_SECONDS)
 
     def down(self) -> None:
-        """Delete it with everything in it."""
+        """Delete the cluster and its directory."""
         self._kind("delete", "cluster", "--name", CLUSTER_NAME, "--kubeconfig", self.kubeconfig)
         shutil.rmtree(self._directory)
 
     def status(self) -> str:
-        """Whether it is there."""
+        """Return ``running`` or ``not running``."""
         return "running" if self.running() else "not running"
 
     def load(self, names: Sequence[str]) -> None:
-        """Give the node images of Docker, or of podman by way of an archive."""
+        """Load images of Docker into the node, or images of podman with an archive."""
         if _docker_has(names):
             self._kind("load", "docker-image", *names, "--name", CLUSTER_NAME, timeout=CREATE_SECONDS)
         elif shutil.which("podman"):

@@ -1,8 +1,13 @@
-"""What is asked of the machine: commands, processes, sysctls, control groups."""
+"""Helpers for commands, processes, sysctls, control groups and the network of the machine.
+
+The cluster has its own network namespace, which a veth pair and two routes connect to the machine. The machine does not
+forward or translate packets for the cluster, so it does not need packet filter rules. Processes of the machine can
+reach nodes, pods and services. Pods can reach the machine and nothing beyond it."""
 
 import fcntl
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -24,16 +29,16 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 class ClusterError(Exception):
-    """Something a user can act on; the message says what."""
+    """A problem that the user can solve. The message has the remedy."""
 
 
 def say(message: str) -> None:
-    """Show progress."""
+    """Print a line about progress to standard error."""
     print(f"cluster: {message}", file=sys.stderr, flush=True)
 
 
 def run(*command: str | Path, check: bool = True, timeout: float = 60, stdin: str | None = None) -> str:
-    """Run a command and return its standard output; failing says what it wrote."""
+    """Run a command and return its standard output. With ``check``, a failure raises ``ClusterError``."""
     words = [str(word) for word in command]
     done = subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
     if check and done.returncode:
@@ -42,7 +47,7 @@ def run(*command: str | Path, check: bool = True, timeout: float = 60, stdin: st
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Ask again and again until it is so."""
+    """Poll ``condition`` every 50 ms. Raise ``ClusterError`` after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -52,7 +57,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
 
 @contextmanager
 def exclusive(path: Path, what: str) -> Iterator[None]:
-    """Keep others of this user's processes out; the kernel lets them in when we end, however that happens."""
+    """Hold a file lock against other processes. The kernel releases it when this process ends in any way."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         try:
@@ -64,7 +69,10 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process started, in ticks since boot; None once it has ended. With the id it names a process for good."""
+    """Return the start time of a process in ticks since boot, or None if it has ended.
+
+    PID and start time together identify a process, because PIDs are reused.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -73,50 +81,50 @@ def start_time(pid: int) -> str | None:
 
 
 def boot() -> str:
-    """The name of this life of the machine."""
+    """Return the ID of the current boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def missing_programs(names: Sequence[str]) -> list[str]:
-    """Those that are not on PATH, where that of a user may lack the administrator's directories."""
+    """Return the programs that are neither on PATH nor in /usr/sbin or /sbin, which a user's PATH may lack."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     return [name for name in names if shutil.which(name, path=path) is None]
 
 
 def read_tunables(root: Path = SETTINGS) -> dict[str, str]:
-    """The machine's settings before kubelet changes them."""
+    """Return the machine's settings that kubelet changes."""
     return {name: (root / name).read_text().strip() for name in TUNABLES if (root / name).exists()}
 
 
 def restore_tunables(values: Mapping[str, str], root: Path = SETTINGS) -> None:
-    """Put back what differs."""
+    """Write back the settings that differ from ``values``."""
     for name, value in values.items():
         if (root / name).read_text().strip() != value:
             (root / name).write_text(value)
 
 
 def cgroup_roots(root: Path = CGROUPS) -> list[Path]:
-    """The tops of the hierarchies: one in version 2, one for each controller in version 1."""
+    """Return the roots of the hierarchies: one in version 2, one for each controller in version 1."""
     if (root / "cgroup.controllers").exists():
         return [root]
     return sorted({path.resolve() for path in root.iterdir() if (path / "cgroup.procs").exists()})
 
 
 def make_cgroups(name: str, root: Path = CGROUPS) -> None:
-    """Make a group for everything kubelet starts."""
+    """Create the control group for all processes that kubelet starts."""
     if (root / "cgroup.controllers").exists():
         delegate(root)
     for top in cgroup_roots(root):
         group = top / name
         group.mkdir(exist_ok=True)
         for setting in ("cpuset.cpus", "cpuset.mems"):
-            # Version 1 starts nothing in a group without processors and memory.
+            # In version 1, a group without CPUs and memory nodes cannot have processes.
             if (group / setting).exists() and (top / setting).exists() and not (group / setting).read_text().strip():
                 (group / setting).write_text((top / setting).read_text())
 
 
 def delegate(root: Path) -> None:
-    """Let groups below the top of version 2 have limits. In a container the top must be free of processes first."""
+    """Enable all controllers below the root of version 2. In a container, processes must first leave the root."""
     controllers = (root / "cgroup.controllers").read_text().split()
     wanted = " ".join(f"+{controller}" for controller in controllers)
     try:
@@ -129,7 +137,55 @@ def delegate(root: Path) -> None:
 
 
 def remove_cgroups(name: str, root: Path = CGROUPS) -> None:
-    """Remove the group and all below it; a group that still has processes is an error."""
+    """Remove the group and its subgroups. Raise ``OSError`` if one still has processes."""
     for top in cgroup_roots(root):
         for directory, _, _ in os.walk(top / name, topdown=False):
             os.rmdir(directory)  # noqa: PTH106
+
+
+INTERFACE = "dgym-cluster"
+HOST = "10.231.0.1"
+NODE = "10.231.0.2"
+LINK_PREFIX = 30
+PODS = "10.231.1.0/24"
+SERVICES = "10.231.2.0/24"
+API_SERVICE = "10.231.2.1"
+
+
+def inside_names() -> Sequence[str]:
+    """Return the interfaces of this process's network namespace."""
+    return [name for _, name in socket.if_nameindex()]
+
+
+def connect(pid: int) -> None:
+    """On the machine: connect the network namespace of a process to it."""
+    run("ip", "link", "add", INTERFACE, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+    run("ip", "address", "add", f"{HOST}/{LINK_PREFIX}", "dev", INTERFACE)
+    run("ip", "link", "set", INTERFACE, "up")
+    for subnet in (PODS, SERVICES):
+        run("ip", "route", "replace", subnet, "via", NODE, "dev", INTERFACE)
+
+
+def connected() -> bool:
+    """On the machine: return True if the interface exists, which is the case while a cluster runs."""
+    return INTERFACE in inside_names()
+
+
+def disconnect() -> None:
+    """On the machine: remove the interface and its routes. The kernel also removes them with the namespace."""
+    if connected():
+        run("ip", "link", "delete", INTERFACE, check=False)
+
+
+def configure_node() -> None:
+    """In the namespace: set the address of the node, and enable forwarding for pods."""
+    wait_until(lambda: "eth0" in inside_names(), 20, "the interface from the machine")
+    run("ip", "link", "set", "lo", "up")
+    run("ip", "address", "add", f"{NODE}/{LINK_PREFIX}", "dev", "eth0")
+    run("ip", "link", "set", "eth0", "up")
+    # The namespace has no default route, so other connections fail at once, not after a timeout. Processes of the node
+    # need a route to services, because routing happens before their addresses are translated.
+    run("ip", "route", "add", SERVICES, "dev", "lo", "src", NODE)
+    run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+    # Otherwise replies between pods on the bridge bypass the translation of service addresses.
+    run("sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=1", check=False)

@@ -1,12 +1,11 @@
-"""The dashboards of the chart: what goes on, why episodes fail, where time goes, the models, and the operator."""
+"""The dashboards of the chart: progress, failures, latency, models and the operator."""
 
 from collections.abc import Iterator
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from dgym.wire.messages import EndReason
-from hack.monitoring.panels import Board, Panel, Query, build
-from hack.monitoring.queries import HERE, leader, quantile, quantiles, rate, resolve_rate
+from dgym.wire import EndReason
+from hack.monitoring.panels import HERE, Board, Panel, Query, build, leader, quantile, quantiles, rate, resolve_rate
 
 _VERDICTS = "|".join(reason.value for reason in EndReason if reason.is_verdict)
 _STUCK = "Unschedulable|ImagePullFailed|QuotaExceeded|TaskNotFound|PodNotCreated|SchedulingGated|ResultStoreUnavailable"
@@ -23,7 +22,7 @@ PROGRESS = Board(
     (
         Panel(
             "Active",
-            "Episodes with an agent now.",
+            "Episodes in agent pods now.",
             "short",
             (Query(f"sum({leader('dgym_episodes', state='active')})"),),
             "number",
@@ -45,7 +44,7 @@ PROGRESS = Board(
         ),
         Panel(
             "Episodes by state",
-            "pending: no assignment yet; active: an agent has it; finished: still there as an object.",
+            "pending: no assignment yet; active: an agent pod has it; finished: still there as an object.",
             "short",
             (Query(f"sum by (state) ({leader('dgym_episodes')})", "{{state}}"),),
             "stack",
@@ -92,7 +91,7 @@ PROGRESS = Board(
         ),
         Panel(
             "Slots",
-            "Slots of the agents that answer.",
+            "Slots of the agent pods that answer.",
             "short",
             (Query(f"sum by (state) ({leader('dgym_slots')})", "{{state}}"),),
             "stack",
@@ -143,7 +142,7 @@ FAILURES = Board(
             "stack",
         ),
         Panel(
-            "Agents",
+            "Agent pods",
             "silent: do not answer; refusing: refuse the operator's token.",
             "short",
             (Query(f"sum by (state) ({leader('dgym_agents')})", "{{state}}"),),
@@ -151,13 +150,13 @@ FAILURES = Board(
         ),
         Panel(
             "Assignments",
-            "Assignments sent to agents, a minute; unmet: without task or source.",
+            "Assignments sent to agent pods, a minute; unmet: without task or source.",
             "short",
             (Query(f"60 * {rate('dgym_assignments_total', 'result')}", "{{result}}"),),
         ),
         Panel(
             "Resumed midway, and failures of the results store",
-            "Episodes that another agent had begun, and failed calls of the store, a minute.",
+            "Episodes that another agent pod had begun, and failed calls of the store, a minute.",
             "short",
             (
                 Query(f"60 * {rate('dgym_agent_episodes_resumed_total')}", "resumed"),
@@ -174,7 +173,7 @@ LATENCY = Board(
     (
         Panel(
             "Stages, median",
-            "Time of each stage of the last attempt; a stage lasts from the end of the one before.",
+            "Time of each stage of the last attempt; a stage begins at the end of the stage before.",
             "s",
             (Query(quantile(0.5, "dgym_episode_stage_seconds", "stage"), "{{stage}}"),),
         ),
@@ -197,7 +196,7 @@ LATENCY = Board(
             quantiles("dgym_sandbox_ready_seconds"),
         ),
         Panel(
-            "Stages in agents",
+            "Stages in agent pods",
             "prepare: source and sandbox; play: the agent's steps; close: scoring; store: results.",
             "s",
             (Query(quantile(0.95, "dgym_agent_stage_seconds", "stage"), "p95 {{stage}}"),),
@@ -237,7 +236,7 @@ MODEL = Board(
         ),
         Panel(
             "Time of a request",
-            "Of requests that a model replied to.",
+            "Duration of requests that a model replied to.",
             "s",
             quantiles("dgym_agent_model_request_seconds", "model"),
         ),
@@ -368,7 +367,7 @@ OPERATOR = Board(
         ),
         Panel(
             "Waiting for a grant",
-            "Episodes that wait for a slot, to create a pod or to get an agent.",
+            "Episodes that wait for a slot, to create a pod or to get an agent pod.",
             "short",
             (Query(f"sum by (resource) ({leader('dgym_admission_requests')})", "{{resource}}"),),
         ),
@@ -378,18 +377,18 @@ OPERATOR = Board(
             "s",
             (
                 Query(quantile(0.95, "dgym_operator_loop_lag_seconds"), "operator"),
-                Query(quantile(0.95, "dgym_agent_loop_lag_seconds"), "agents"),
+                Query(quantile(0.95, "dgym_agent_loop_lag_seconds"), "agent pods"),
             ),
         ),
         Panel(
             "Memory",
-            "Resident memory of operator and agents.",
+            "Resident memory of operator and agent pods.",
             "bytes",
             (Query(f"sum by (instance) (process_resident_memory_bytes{{{HERE}}})", "{{instance}}"),),
         ),
         Panel(
             "CPU",
-            "Cores used by operator and agents.",
+            "Cores used by operator and agent pods.",
             "short",
             (Query(rate("process_cpu_seconds_total", "instance"), "{{instance}}"),),
         ),
@@ -400,6 +399,6 @@ BOARDS = (PROGRESS, FAILURES, LATENCY, MODEL, OPERATOR)
 
 
 def dashboards() -> Iterator[tuple[str, str]]:
-    """Name and JSON of every dashboard."""
+    """Yield the name and the JSON of every dashboard."""
     for board in BOARDS:
         yield board.name, JSONEncoder(sort_keys=True, indent=1).encode(build(board)) + "\n"

@@ -1,6 +1,6 @@
-"""The shape that all dashboards have in common: variables, panels and their queries."""
+"""Builds dashboards: variables, panels and their queries."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from grafana_foundation_sdk.builders import bargauge, common, dashboard, prometheus, stat, timeseries
@@ -14,12 +14,23 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
+from dgym.episodes.pod import CATALOGUE as AGENTS
 from dgym.metrics import NAMESPACE
+from dgym_operator.app import CATALOGUE as OPERATOR
 
 _DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 P = TypeVar("P", timeseries.Panel, stat.Panel, bargauge.Panel)
 _HEIGHT = 8
 _WIDTH = 12
+HERE = 'namespace="$namespace"'
+"""Matcher for the namespace of the installation."""
+_OF_NAMESPACE = {NAMESPACE: f'{NAMESPACE}=~"${NAMESPACE}"', "set": f'set=~"${NAMESPACE}/.*"'}
+"""Matchers for the namespaces of Episodes, by label. ``All`` also matches series without the label."""
+_LABELS = {
+    series: metric.labels
+    for metric in (*OPERATOR.metrics.values(), *AGENTS.metrics.values())
+    for series in metric.series
+}
 
 
 class Query(NamedTuple):
@@ -30,7 +41,7 @@ class Query(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A panel: ``unit`` is one of Grafana's, ``kind`` is ``lines``, ``stack``, ``number`` or ``bars``."""
+    """A panel. ``unit`` is a unit of Grafana. ``kind`` is ``lines``, ``stack``, ``number`` or ``bars``."""
 
     title: str
     description: str
@@ -40,7 +51,7 @@ class Panel(NamedTuple):
 
 
 class Board(NamedTuple):
-    """A dashboard: panels two in a row; numbers come first, four in a row."""
+    """A dashboard. A row has four panels of kind ``number``, which come first, or two other panels."""
 
     name: str
     title: str
@@ -49,7 +60,7 @@ class Board(NamedTuple):
 
 
 def build(board: Board) -> Dashboard:
-    """The dashboard as Grafana's schema has it."""
+    """Return the dashboard in Grafana's schema."""
     made = (
         dashboard.Dashboard(board.title)
         .uid(f"dgym-{board.name}")
@@ -102,7 +113,7 @@ def _panel(panel: Panel) -> timeseries.Panel | stat.Panel | bargauge.Panel:
 
 
 def _last() -> common.ReduceDataOptions:
-    """The newest value; without it a panel has no options at all, which Grafana's schema does not allow."""
+    """Return options that show the last value. Grafana's schema does not allow a panel without options."""
     return common.ReduceDataOptions().calcs(["lastNotNull"])
 
 
@@ -116,3 +127,43 @@ def _targets(panel: Panel) -> Iterable[prometheus.Dataquery]:
         target = prometheus.Dataquery().expr(query.expression).ref_id(chr(ord("A") + number)).datasource(_DATASOURCE)
         target = target.legend_format(query.legend or "__auto")
         yield target.instant() if panel.kind in ("number", "bars") else target.range()
+
+
+def _select(metric: str, labels: Mapping[str, str]) -> str:
+    """Return a selector for the chosen namespaces. Values of labels are regular expressions, which ``!`` negates."""
+    matchers = [
+        f'{name}{"!~" if value.startswith("!") else "=~"}"{value.removeprefix("!")}"' for name, value in labels.items()
+    ]
+    chosen = [matcher for label, matcher in _OF_NAMESPACE.items() if label in _LABELS.get(metric, {})]
+    return f"{metric}{{{', '.join([HERE, *chosen, *matchers])}}}"
+
+
+def leader(metric: str, **labels: str) -> str:
+    """Return a query for a gauge of the operator's leader."""
+    return f"({_select(metric, labels)} and on (instance) dgym_operator_is_leader{{{HERE}}} == 1)"
+
+
+def rate(metric: str, by: str = "", window: str = "$__rate_interval", **labels: str) -> str:
+    """Return a query for the rate of a counter, summed over all processes. The labels in ``by`` are kept."""
+    grouped = f" by ({by})" if by else ""
+    return f"sum{grouped} (rate({_select(metric, labels)}[{window}]))"
+
+
+def quantile(share: float, metric: str, by: str = "") -> str:
+    """Return a query for a quantile of a histogram over all processes."""
+    return f"histogram_quantile({share}, {rate(metric + '_bucket', f'le, {by}' if by else 'le')})"
+
+
+def quantiles(metric: str, by: str = "") -> tuple[Query, ...]:
+    """Return queries for the median and the 95th percentile."""
+    suffix = f" {{{{{by}}}}}" if by else ""
+    return (Query(quantile(0.5, metric, by), f"p50{suffix}"), Query(quantile(0.95, metric, by), f"p95{suffix}"))
+
+
+def resolve_rate(metric: str, by: str) -> str:
+    """Return a query for the share of resolved episodes among those with a verdict.
+
+    ``metric`` is a gauge with the label ``state``. The labels in ``by`` are kept.
+    """
+    resolved, scored = (f"sum by ({by}) ({leader(metric, state=each)})" for each in ("resolved", "resolved|unresolved"))
+    return f"{resolved} / ({scored} > 0)"

@@ -1,1 +1,1 @@
-"""What a release consists of, the same bytes whenever and wherever it is built: ``python -m hack.release``."""
+"""Builds the files of a release reproducibly: ``python -m hack.release``."""

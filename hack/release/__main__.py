@@ -1,9 +1,9 @@
 """Builds a release of the commit that is checked out, or shows that it can be built twice.
 
-python -m hack.release                      into dist/: wheel, source distribution, chart, images, bills, checksums
-python -m hack.release --check              the same twice, in other circumstances, compared; then the wheel is used
-python -m hack.release --images sidecar     of the images these alone; "" is none
-python -m hack.release --registry NAME      where the packaged chart finds the images
+python -m hack.release                      into dist/: wheel, source distribution, chart, images, SBOMs, checksums
+python -m hack.release --check              build twice in different environments, compare, then use the wheel
+python -m hack.release --images sidecar     build only these images; "" builds no image
+python -m hack.release --registry NAME      registry of the images in the packaged chart
 """
 
 import argparse
@@ -11,14 +11,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hack.release.build import IMAGES, Builder, ReleaseError, export
-from hack.release.check import check
+from hack.release.build import IMAGES, Builder, ReleaseError, check, export
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def main(arguments: list[str]) -> int:
-    """Build; 1 where that fails or two builds differ."""
+    """Build the release. Return 1 if that fails or if two builds differ."""
     parser = argparse.ArgumentParser(prog="python -m hack.release", description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="a directory that is empty or not there")
     parser.add_argument("--images", default=",".join(IMAGES), help=f"of {', '.join(IMAGES)}; empty: none")
