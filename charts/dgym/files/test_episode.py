@@ -1,9 +1,10 @@
-"""``helm test``: the operator answers, one episode comes to its end with its bug repaired, and it reaches nobody.
+"""``helm test``: the operator answers, one episode is resolved, and its sandbox cannot reach other pods.
 
-A program of the episode tries to connect to this pod, which listens, and to the API server: a cluster whose network
-does not enforce NetworkPolicies takes them without a word. That both can be reached is seen here first.
+A program of the episode tries to connect to this pod, which listens, and to the API server. A cluster accepts
+NetworkPolicies even if its network does not enforce them. This pod first makes the same connections itself, so a
+failure of the sandbox's attempts comes from the policies.
 
-Runs in the operator's image, with nothing but the standard library and the pod's own token.
+The program runs in the operator's image. It needs only the standard library and the pod's own token.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ NETWORK_TEST = "test_network.py::test_a_program_of_a_sandbox_reaches_nobody"
 
 
 def main() -> int:
-    """0 when the episode is resolved, and has reached nobody."""
+    """Return 0 if the episode is resolved and its sandbox has connected to neither place."""
     until("the operator is ready", operator_is_ready)
     manifest = json.loads(Path(os.environ["TEST_EPISODE_FILE"]).read_text("utf-8"))
     listener = None
@@ -56,7 +57,7 @@ def main() -> int:
 
 
 class Listener:
-    """Listens at this pod's address, and records who connects and knows the word."""
+    """Listens at this pod's address, and records the addresses of clients that send ``word``."""
 
     def __init__(self) -> None:
         family = socket.AF_INET6 if ":" in os.environ["TEST_POD_IP"] else socket.AF_INET
@@ -77,7 +78,7 @@ class Listener:
 
 
 def watch_network(task: dict[str, Any], listener: Listener) -> None:
-    """Let the episode's tests try to connect to places that this pod has connected to."""
+    """Add a test to the task that tries to connect to the places that this pod has connected to."""
     api = (os.environ["KUBERNETES_SERVICE_HOST"], int(os.environ["KUBERNETES_SERVICE_PORT"]))
     places = [(os.environ["TEST_POD_IP"], listener.port), api]
     for host, port in places:
@@ -93,14 +94,14 @@ def watch_network(task: dict[str, Any], listener: Listener) -> None:
 
 
 def operator_is_ready() -> bool:
-    """Whether a replica says so."""
+    """Return whether a replica of the operator is ready."""
     operator = place(os.environ["TEST_OPERATOR_HOST"], os.environ["TEST_OPERATOR_PORT"])
     with urllib.request.urlopen(f"http://{operator}/readyz", timeout=5) as answer:
         return answer.status == 200
 
 
 def finished(name: str, shown: list[str]) -> dict[str, Any] | None:
-    """The status of an episode that has its end; on the way there, each reason is shown once."""
+    """Return the status of an episode that has finished, else None. Print each new reason once."""
     status: dict[str, Any] = call("GET", f"{EPISODES}/{name}").get("status") or {}
     reason = status.get("reason") or "Pending"
     if shown[-1:] != [reason]:
@@ -111,7 +112,7 @@ def finished(name: str, shown: list[str]) -> dict[str, Any] | None:
 
 
 def until(what: str, look: Callable[[], Any]) -> Any:
-    """What ``look`` says once it says something."""
+    """Return the first true value that ``look`` returns. Exit with an error at the deadline."""
     why = ""
     while time.monotonic() < END:
         try:
@@ -124,12 +125,12 @@ def until(what: str, look: Callable[[], Any]) -> Any:
 
 
 def place(host: str, port: str) -> str:
-    """An address and a port as a URL has them."""
+    """Return an address and a port in the form of URLs."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def call(method: str, path: str, body: Any = None) -> Any:
-    """A request to the API server."""
+    """Send a request to the API server and return the JSON of its answer."""
     request = urllib.request.Request(
         f"https://{place(os.environ['KUBERNETES_SERVICE_HOST'], os.environ['KUBERNETES_SERVICE_PORT'])}{path}",
         method=method,
@@ -145,7 +146,7 @@ def call(method: str, path: str, body: Any = None) -> Any:
             with urllib.request.urlopen(request, timeout=15, context=trust) as answer:  # noqa: S310 - https, always
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            # A kind that was defined a moment ago is answered for so.
+            # The API server answers so for a kind that was defined a moment ago.
             if error.code != 429 or time.monotonic() > END:
                 sys.exit(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:1000]}")
             time.sleep(1)

@@ -1,4 +1,4 @@
-{{/* The variables of OpenTelemetry, of a component of the release. */}}
+{{/* The OpenTelemetry variables of a component of the release. */}}
 {{- define "dgym.tracing.environment" -}}
 {{- $tracing := .root.Values.tracing }}
 {{- if $tracing.endpoint }}
@@ -38,12 +38,12 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Names that are not of a namespace, where two releases may meet. */}}
+{{/* Prefix of cluster-wide names. It has the namespace, because another release may have the same name. */}}
 {{- define "dgym.clusterName" -}}
 {{- printf "%s:%s" .Release.Namespace (include "dgym.fullname" .) -}}
 {{- end -}}
 
-{{/* What selects pods. The name is not the chart's to change: policies and the command line look for it. */}}
+{{/* Labels that select pods. The name is fixed, because policies and the command line select by it. */}}
 {{- define "dgym.selectorLabels" -}}
 app.kubernetes.io/name: dgym
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -63,7 +63,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
-{{/* The Secrets that the operator makes in the release's namespace, as a JSON list. */}}
+{{/* The Secrets that the operator creates in the release's namespace, as a JSON list. */}}
 {{- define "dgym.ownSecrets" -}}
 {{- $names := list "dgym-key" -}}
 {{- range fromJsonArray (include "dgym.agents.pools" .) -}}
@@ -74,8 +74,8 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 
 {{/*
-The pools of agents, as a JSON list: name, namespaces, and the values agents and results with those of the pool over them.
-Without pools it is one without a name.
+The pools of agent pods, as a JSON list: name, namespaces, and the values agents and results with the pool's own fields
+merged over them. Without pools the list has one pool without a name.
 */}}
 {{- define "dgym.agents.pools" -}}
 {{- $pools := list -}}
@@ -83,13 +83,13 @@ Without pools it is one without a name.
 {{- range .Values.agents.pools -}}
 {{- $own := omit . "name" "namespaces" "results" -}}
 {{- $agents := mergeOverwrite (deepCopy $common) (deepCopy $own) -}}
-{{- /* A pool that says which models it has does not have those of all. */ -}}
+{{- /* A pool with its own models does not inherit the common ones. */ -}}
 {{- if hasKey $own "existingSecret" -}}{{- $_ := set $agents "llmConfig" ($own.llmConfig | default nil) -}}{{- end -}}
 {{- if hasKey $own "llmConfig" -}}
 {{- $_ := set $agents "llmConfig" $own.llmConfig -}}
 {{- $_ := set $agents "existingSecret" ($own.existingSecret | default "") -}}
 {{- end -}}
-{{- /* Each pool has an account of its own: one name would be made twice. */ -}}
+{{- /* Each pool has its own account. With one name for all, the account would be created twice. */ -}}
 {{- if and $agents.serviceAccount.create (not (dig "serviceAccount" "name" "" $own)) -}}
 {{- $_ := set $agents.serviceAccount "name" "" -}}
 {{- end -}}
@@ -115,7 +115,7 @@ its namespaces. A dict of root and template.
 {{- end }}
 {{- end -}}
 
-{{/* The end of the names of a pool's objects. */}}
+{{/* Suffix of the names of a pool's objects. */}}
 {{- define "dgym.agents.suffix" -}}
 {{- with .pool }}-{{ . }}{{ end -}}
 {{- end -}}
@@ -124,7 +124,7 @@ its namespaces. A dict of root and template.
 {{- printf "%s-agents%s" (include "dgym.fullname" .) (include "dgym.agents.suffix" .) -}}
 {{- end -}}
 
-{{/* A dict of root and image gives the reference. */}}
+{{/* The reference of an image, from a dict with root and image. */}}
 {{- define "dgym.image" -}}
 {{- $name := .image.repository -}}
 {{- with .root.Values.imageRegistry -}}
@@ -137,7 +137,7 @@ its namespaces. A dict of root and template.
 {{- end -}}
 {{- end -}}
 
-{{/* The names of the Secrets, as a JSON list: they are given as names, or as in a pod. */}}
+{{/* The names of the pull secrets, as a JSON list. In the values each is a name, or an object as in a pod. */}}
 {{- define "dgym.imagePullSecretNames" -}}
 {{- $names := list -}}
 {{- range .Values.imagePullSecrets -}}
@@ -211,7 +211,7 @@ topologySpreadConstraints:
 {{- end -}}
 {{- end -}}
 
-{{/* A checksum of the models. A Secret that the user made is read only if helm has a cluster. */}}
+{{/* A checksum of the models. A Secret of the user can be read only if helm is connected to a cluster. */}}
 {{- define "dgym.agents.modelsChecksum" -}}
 {{- with include "dgym.agents.llmConfig" . -}}
 {{- sha256sum . -}}
@@ -231,7 +231,7 @@ topologySpreadConstraints:
 {{- .Values.results.persistence.existingClaim | default (printf "%s-results%s" (include "dgym.fullname" .) (include "dgym.agents.suffix" .)) -}}
 {{- end -}}
 
-{{/* Where agents store results, as they are told. */}}
+{{/* Where agent pods store results. */}}
 {{- define "dgym.results.place" -}}
 {{- with .Values.results.s3 -}}
 {{- if .bucket -}}
@@ -242,7 +242,7 @@ s3://{{ .bucket }}{{ with trimAll "/" .prefix }}/{{ . }}{{ end }}
 {{- end -}}
 {{- end -}}
 
-{{/* Whether agents share a volume that only one node can mount. */}}
+{{/* Whether agent pods share a volume that only one node can mount. */}}
 {{- define "dgym.results.oneNode" -}}
 {{- $volume := .Values.results.persistence -}}
 {{- if and (not .Values.results.s3.bucket) $volume.enabled (not (has "ReadWriteMany" $volume.accessModes)) -}}true{{- end -}}
@@ -256,7 +256,7 @@ s3://{{ .bucket }}{{ with trimAll "/" .prefix }}/{{ . }}{{ end }}
 {{- end -}}
 
 {{/*
-Stops where the cluster lacks a kind that a value requests. A dict of root, kind (group/version/Kind), value and owner.
+Fails if the cluster lacks a kind that a value requires. A dict of root, kind (group/version/Kind), value and owner.
 Without a cluster, as in `helm template`, kinds of Kubernetes itself are not listed either.
 */}}
 {{- define "dgym.requireKind" -}}
@@ -266,7 +266,7 @@ Without a cluster, as in `helm template`, kinds of Kubernetes itself are not lis
 {{- end -}}
 {{- end -}}
 
-{{/* What the schema cannot say, or not why. */}}
+{{/* Checks that the schema cannot express, or only without a reason. */}}
 {{- define "dgym.checks" -}}
 {{- if and .pool .Values.agents.autoscaling.enabled -}}
 {{- fail "agents.autoscaling: dgym_slots counts the slots of all pools. Set replicas in each of agents.pools, or agents.autoscaling.enabled=false." -}}
@@ -274,14 +274,14 @@ Without a cluster, as in `helm template`, kinds of Kubernetes itself are not lis
 {{- $replicas := include "dgym.agents.mostReplicas" . | int -}}
 {{- $named := ternary "agents.autoscaling.maxReplicas" "agents.replicas" .Values.agents.autoscaling.enabled -}}
 {{- if and (gt $replicas 1) (include "dgym.results.oneNode" .) -}}
-{{- fail (printf "%s > 1: all agents write results, but a volume with accessModes [ReadWriteOnce] can be mounted on one node only. Set results.s3.bucket, or results.persistence.accessModes to [ReadWriteMany] with a storage class that has it." $named) -}}
+{{- fail (printf "%s > 1: all agent pods write results, but a volume with accessModes [ReadWriteOnce] can be mounted on only one node. Set results.s3.bucket, or set results.persistence.accessModes to [ReadWriteMany] with a storage class that supports it." $named) -}}
 {{- end -}}
 {{- $volume := .Values.results.persistence.enabled -}}
 {{- if and (gt $replicas 1) (not .Values.results.s3.bucket) (not $volume) -}}
-{{- fail (printf "%s > 1: without a store that all agents share, each keeps its results where the others cannot read them, and an episode that moves to another agent begins again. Set results.s3.bucket, or results.persistence.enabled with accessModes [ReadWriteMany]." $named) -}}
+{{- fail (printf "%s > 1: without a shared store, agent pods cannot read each other's results, and an episode that moves to another agent pod starts again. Set results.s3.bucket, or results.persistence.enabled with accessModes [ReadWriteMany]." $named) -}}
 {{- end -}}
 {{- if and .Values.agents.existingSecret (include "dgym.agents.llmConfig" .) -}}
-{{- fail "agents.existingSecret and agents.llmConfig both say which models there are; set one of them." -}}
+{{- fail "agents.existingSecret and agents.llmConfig both define the models; set only one of them." -}}
 {{- end -}}
 {{- end -}}
 
@@ -291,12 +291,12 @@ Without a cluster, as in `helm template`, kinds of Kubernetes itself are not lis
 {{- range .Values.agents.pools -}}
 {{- $pool := . -}}
 {{- if has .name $names -}}
-{{- fail (printf "agents.pools: two pools have the name %s; give each its own." .name) -}}
+{{- fail (printf "agents.pools: two pools have the name %s; give each pool its own name." .name) -}}
 {{- end -}}
 {{- $names = append $names .name -}}
 {{- range .namespaces -}}
 {{- if hasKey $owners . -}}
-{{- fail (printf "agents.pools: namespace %s is in the pools %s and %s; a namespace has one pool: remove it from the other." . (get $owners .) $pool.name) -}}
+{{- fail (printf "agents.pools: namespace %s is in the pools %s and %s; a namespace can be in one pool only: remove it from one." . (get $owners .) $pool.name) -}}
 {{- end -}}
 {{- if and $.Values.watchNamespaces (not (has . $.Values.watchNamespaces)) -}}
 {{- fail (printf "agents.pools: namespace %s of pool %s is not one of watchNamespaces, so that the operator does not serve it; add it there." . $pool.name) -}}
@@ -306,7 +306,7 @@ Without a cluster, as in `helm template`, kinds of Kubernetes itself are not lis
 {{- end -}}
 {{- end -}}
 
-{{/* The annotations by which a Prometheus finds pods to scrape. */}}
+{{/* The annotations by which a Prometheus discovers pods. */}}
 {{- define "dgym.scrapeAnnotations" -}}
 {{- if .root.Values.metrics.annotations -}}
 prometheus.io/scrape: "true"

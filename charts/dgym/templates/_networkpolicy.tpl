@@ -6,7 +6,7 @@
       protocol: TCP
 {{- end -}}
 
-{{/* Sidecars, in whatever namespace the episodes are. */}}
+{{/* Sidecars, in the namespaces of all episodes. */}}
 {{- define "dgym.networkPolicy.sandboxes" -}}
 - to:
     - namespaceSelector: {}
@@ -27,7 +27,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* The ports that agents need outside of sandboxes: those given, and those that addresses in the values name. */}}
+{{/* The egress ports of agent pods besides sidecars: those in the values, and those of addresses in the values. */}}
 {{- define "dgym.networkPolicy.agentPorts" -}}
 {{- $ports := list -}}
 {{- range .Values.networkPolicy.agents.ports -}}
@@ -39,7 +39,7 @@
 {{- end -}}
 {{- end -}}
 {{- $addresses := list (include "dgym.agents.llmConfig" .) .Values.results.s3.endpoint .Values.tracing.endpoint .Values.proxy.http .Values.proxy.https | join " " -}}
-{{- /* Names and passwords have colons and digits, too. */ -}}
+{{- /* User names and passwords can also contain colons and digits. */ -}}
 {{- $addresses = regexReplaceAll "://[^/\\s'\",@]*@" $addresses "://" -}}
 {{- range regexFindAll "https?://[^/\\s'\",]+:[0-9]+" $addresses -1 -}}
 {{- $ports = append $ports (regexFind "[0-9]+$" . | int) -}}
