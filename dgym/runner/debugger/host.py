@@ -255,15 +255,16 @@ class DebugHost(object):
     def _spare_key(self, launch):
         """Returns everything on which the start of the process depends.
 
-        This includes the names of files, because a new module may hide a module of the standard library.
+        This includes the names of modules in the workspace, because a new one may hide a module of the standard library.
+        Other names do not count: a file that is being written has a temporary one for a moment.
         """
         environment = dict(self._config.environment, **launch.env)
         target = os.path.join(self._workspace, launch.target)
         places = [self._workspace, target, os.path.dirname(os.path.realpath(target))]
         for entry in environment.get("PYTHONPATH", "").split(os.pathsep):
             places.append(os.path.join(self._workspace, entry))
-        names = [sorted(os.listdir(place)) for place in places if os.path.isdir(place)]
-        return launch.command(), environment, self._stdin, names
+        modules = [_module_files(place) for place in places if os.path.isdir(place)]
+        return launch.command(), environment, self._stdin, modules
 
     def _name(self, introduced, reply):
         """Add a notice with the program: at each start for a shell command, otherwise once for each entrypoint."""
@@ -386,6 +387,11 @@ class DebugHost(object):
         reply.output.append(why)
         reply.notices[:] = []
         return reply.result("idle" if self._program is None else "stopped", self._breakpoints, refused=True)
+
+
+def _module_files(directory):
+    """Returns the names in a directory that an import statement can mean."""
+    return sorted(name for name in os.listdir(directory) if name.partition(".")[0].isidentifier())
 
 
 def _changed(files):
