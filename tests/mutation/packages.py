@@ -17,7 +17,7 @@ PACKAGES = {
     ),
     "dgym/runner/scoring": (
         "tests/unit/session/scoring tests/unit/benchmarks/test_conformance.py",
-        "tests/integration/session/scoring -k 'test_wrapped_programs or test_verification_order'",
+        "tests/integration/session/scoring",
     ),
     "dgym/workspace": (
         "tests/unit/workspace",
