@@ -23,7 +23,7 @@ from mkdocs.structure.pages import Page
 import dgym
 from dgym.agents import Exchange
 from dgym.api import custom_resource_definitions
-from dgym.episodes.pod import AgentPodSettings
+from dgym.episodes.agent_pod import AgentPodSettings
 from dgym.llm import Message, ModelCall, ModelSettings, TokenUsage
 from dgym.results import StoredResult, TimedStep, TrajectoryHeader
 from dgym.sidecar.settings import PREFIX, PooledSettings, ProcessSettings, Settings

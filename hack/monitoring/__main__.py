@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from dgym.episodes.pod import CATALOGUE as AGENTS
-from dgym.metrics import Catalogue, HistogramMetric, Metric, Values
+from dgym.episodes.agent_pod import CATALOGUE as AGENTS
+from dgym.metric_types import Catalogue, HistogramMetric, Metric, Values
 from dgym_operator.app import CATALOGUE as OPERATOR
 from hack.monitoring.dashboards import dashboards
 

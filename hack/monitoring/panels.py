@@ -14,8 +14,8 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
-from dgym.episodes.pod import CATALOGUE as AGENTS
-from dgym.metrics import NAMESPACE
+from dgym.episodes.agent_pod import CATALOGUE as AGENTS
+from dgym.metric_types import NAMESPACE
 from dgym_operator.app import CATALOGUE as OPERATOR
 
 _DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")

@@ -27,7 +27,7 @@ def main() -> None:
 @click.option("--context", help="A context of the kubeconfig.")
 def run(kubeconfig: Path | None, context: str | None) -> None:
     """Watch and serve episodes. Settings come from the environment: see `dgym-operator settings`."""
-    from dgym.metrics import omit_creation_times
+    from dgym.metric_types import omit_creation_times
 
     settings = _settings()
     _check_templates(settings)

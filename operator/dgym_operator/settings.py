@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from dgym.logs import JsonFormatter, TextFormatter, log_to_stderr
-from dgym.metrics import NamespaceMode
+from dgym.metric_types import NamespaceMode
 from dgym_operator.chart_values import (
     AgentPodPools,
     DefaultResources,

@@ -58,7 +58,7 @@ def test_the_operator_finds_its_agents_and_no_others(render):
 
 
 def test_agents_know_every_variable_of_theirs(render):
-    from dgym.episodes.pod import AgentPodSettings
+    from dgym.episodes.agent_pod import AgentPodSettings
 
     known = {f"DGYM_AGENT_{name.upper()}" for name in AgentPodSettings.model_fields}
     for values in ("default", "production", "trial", "shared-volume"):

@@ -8,8 +8,8 @@ import base64
 import contextlib
 
 from dgym.api import EPISODE_LABEL
-from dgym.episodes.pod._assignments import Breakers
-from dgym.episodes.pod._session import make_past
+from dgym.episodes.agent_pod._assignments import Breakers
+from dgym.episodes.agent_pod._session import make_past
 from dgym.errors import ModelUnavailable, SetupFailed
 from dgym.results import TimedStep
 from dgym.wire import AttemptOutcome, EndReason, Observation, ToolCall

@@ -1,5 +1,6 @@
-"""Tests that only ``make test-all`` runs: long tests, variations of tests that ``make test`` runs too, and tests against
-programs that ``make binaries`` builds.
+"""Tests that only ``make test-all`` runs.
+
+They are long tests, variations of tests that ``make test`` runs too, and tests of programs that ``make binaries`` builds.
 
 A mark ``thorough`` beside a test does the same, for a parameter that many tests share.
 """
@@ -181,15 +182,15 @@ KEPT: dict[str, dict[str, int]] = {
         "test_the_same_without_blocking": 0,
         "test_the_solution_agent_path": 0,
     },
-    "tests/integration/episodes/pod/test_agent_pod_faults.py": {
+    "tests/integration/episodes/agent_pod/test_agent_pod_faults.py": {
         "test_a_store_that_is_away_loses_nothing": 0,
         "test_a_verdict_that_neither_store_nor_pod_can_hold_is_reported": 0,
         "test_an_agent_that_takes_over_from_another_fetches_no_source_for_an_external_driver": 0,
     },
-    "tests/integration/episodes/pod/test_agent_pod_replay.py": {
+    "tests/integration/episodes/agent_pod/test_agent_pod_replay.py": {
         "test_an_agent_that_is_lost_in_the_second_pod_is_replaced_there": 0,
     },
-    "tests/integration/episodes/pod/test_agent_pod_resume.py": {
+    "tests/integration/episodes/agent_pod/test_agent_pod_resume.py": {
         "test_a_cost_limit_counts_what_earlier_attempts_have_cost": 0,
         "test_a_model_that_answers_only_429_is_reported": 0,
         "test_a_model_that_fails_leaves_the_pod_to_a_later_try": 0,

@@ -24,7 +24,7 @@ def start(log):
 """
 AGENT_POD = """
 import dgym.episodes._local
-import dgym.episodes.pod.__main__ as program
+import dgym.episodes.agent_pod.__main__ as program
 import dgym.llm._openai_client
 """
 SIDECAR = """

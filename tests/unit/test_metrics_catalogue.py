@@ -8,11 +8,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from dgym.agents import Exchange
-from dgym.episodes.pod import CATALOGUE as AGENTS
-from dgym.episodes.pod import Metrics as AgentMetrics
-from dgym.episodes.pod._telemetry import Gauges
+from dgym.episodes.agent_pod import CATALOGUE as AGENTS
+from dgym.episodes.agent_pod import Metrics as AgentMetrics
+from dgym.episodes.agent_pod._telemetry import Gauges
 from dgym.llm import TokenUsage
-from dgym.metrics import MOST_BUCKETS, Catalogue, HistogramMetric, NamespaceLabel, sampling_lag
+from dgym.metric_types import MOST_BUCKETS, Catalogue, HistogramMetric, NamespaceLabel, sampling_lag
 from dgym.wire import Observation, Step
 from dgym.wire.messages import ToolCall
 from dgym_operator.app import CATALOGUE as OPERATOR

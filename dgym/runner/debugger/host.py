@@ -255,8 +255,8 @@ class DebugHost(object):
     def _spare_key(self, launch):
         """Returns everything on which the start of the process depends.
 
-        This includes the names of modules in the workspace, because a new one may hide a module of the standard library.
-        Other names do not count: a file that is being written has a temporary one for a moment.
+        This includes the names of modules in the workspace, because a new one may hide a module of the standard
+        library. Other names do not count: a file that is being written has a temporary one for a moment.
         """
         environment = dict(self._config.environment, **launch.env)
         target = os.path.join(self._workspace, launch.target)

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from dgym.kube import EPISODES, PODS, ApiError, EventRecorder, EventType
 from dgym.logs import fields
-from dgym.metrics import sampling_lag
+from dgym.metric_types import sampling_lag
 from dgym_operator.actions import NotLeading, Writes, episode_patch
 from dgym_operator.app._metrics import CONTENT_TYPE, Metrics
 from dgym_operator.cache import AgentPod, AgentPods, Cache

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from dgym.api import ConditionType
 from dgym.kube import ChangeSource, ObjectChange
-from dgym.metrics import LAG_BUCKETS, NAMESPACE_VALUES, OTHER, NamespaceLabel, NamespaceMode, among
+from dgym.metric_types import LAG_BUCKETS, NAMESPACE_VALUES, OTHER, NamespaceLabel, NamespaceMode, among
 from dgym.tracing import Tracer
 from dgym.wire import EndReason
 from dgym_operator.app._present import CATALOGUE, END_REASONS, Present, Snapshot

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from dgym.api import MOST_ARMS, TREATMENTS, ProgressReason, Treatment
 from dgym.kube import WorkQueue
-from dgym.metrics import NAMESPACE_VALUES, OTHER, Catalogue, NamespaceLabel, among
+from dgym.metric_types import NAMESPACE_VALUES, OTHER, Catalogue, NamespaceLabel, among
 from dgym.wire import EndReason
 from dgym_operator.cache import AgentPod, AgentPods, Cache, Informers
 from dgym_operator.controllers import EPOCH

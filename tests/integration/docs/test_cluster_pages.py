@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import dgym
 from dgym.api import TREATMENTS, ProgressReason
 from dgym_operator.__main__ import main as operator
-from dgym_operator.controllers.episode._ending import GATED
+from dgym_operator.controllers.episode._pod_status import GATED
 
 ROOT = Path(__file__).parents[3]
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import yaml
 
-from dgym.episodes.pod import CATALOGUE as AGENTS
-from dgym.metrics import NAMESPACE
+from dgym.episodes.agent_pod import CATALOGUE as AGENTS
+from dgym.metric_types import NAMESPACE
 from dgym_operator.app import CATALOGUE as OPERATOR
 from tests.integration.monitoring.conftest import DASHBOARDS, RULES
 

@@ -6,8 +6,8 @@ import pytest
 from aiohttp import web
 
 from dgym.agents import Exchange
-from dgym.episodes.pod import Metrics as AgentMetrics
-from dgym.episodes.pod._telemetry import CONTENT_TYPE, Gauges
+from dgym.episodes.agent_pod import Metrics as AgentMetrics
+from dgym.episodes.agent_pod._telemetry import CONTENT_TYPE, Gauges
 from dgym.llm import TokenUsage
 from dgym.wire import EndReason, Observation, Step, ToolCall
 from dgym.wire.assignments import AssignmentState

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from yarl import URL
 
-from dgym.episodes.pod import AgentPodApi, Assignments, Breakers, Tokens
-from dgym.episodes.pod import Metrics as AgentMetrics
+from dgym.episodes.agent_pod import AgentPodApi, Assignments, Breakers, Tokens
+from dgym.episodes.agent_pod import Metrics as AgentMetrics
 from dgym.results import StoredResult, open_store
 from dgym.wire.assignments import RESULTS_AUDIENCE, make_results_token
 from dgym.wire.http import token_digest

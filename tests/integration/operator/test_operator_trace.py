@@ -6,13 +6,13 @@ import json
 
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dgym.episodes.pod._tokens import write_tokens
+from dgym.episodes.agent_pod._tokens import write_tokens
 from dgym.tracing import Tracer
 from dgym.tracing._export import SdkExporter
 from dgym_operator.controllers import _inputs
 from tests.fakes.otlp_receiver import receiving
 from tests.fakes.pods import FILES, REPAIR, pods_in
-from tests.integration.episodes.pod.conftest import Agent as WorkerProcess
+from tests.integration.episodes.agent_pod.conftest import Agent as WorkerProcess
 from tests.integration.operator.peers import Agent, loopback_address, until
 from tests.support.calc import SOLUTION
 

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from dgym.episodes.pod import EpisodeLog
+from dgym.episodes.agent_pod import EpisodeLog
 from dgym.results import Record, StoredResult, TrajectoryHeader, open_store
 from dgym.wire import EndReason, Observation, Step, ToolCall
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dgym.episodes.pod import EpisodeLog
+from dgym.episodes.agent_pod import EpisodeLog
 from dgym.results import DirectoryStore, Record, StoreUnavailable, TrajectoryHeader
 from dgym.wire import Observation, Step, ToolCall
 

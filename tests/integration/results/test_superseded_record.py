@@ -6,7 +6,7 @@ import msgspec
 import obstore
 import pytest
 
-from dgym.episodes.pod import EpisodeLog
+from dgym.episodes.agent_pod import EpisodeLog
 from dgym.errors import Superseded
 from dgym.results import Record, StoredResult, StoreUnavailable, TrajectoryHeader, open_store
 from dgym.wire import EndReason, Observation, Step, ToolCall

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from dgym.episodes.pod._assignments import Shared
-from dgym.episodes.pod._session import PodSession
+from dgym.episodes.agent_pod._assignments import Shared
+from dgym.episodes.agent_pod._session import PodSession
 from dgym.errors import InfrastructureError, SandboxLost, Superseded
 from dgym.wire.assignments import Assignment
 from dgym.wire.calls import Call

@@ -8,7 +8,7 @@ import msgspec
 import psutil
 import pytest
 
-from dgym.episodes.pod._session import make_past
+from dgym.episodes.agent_pod._session import make_past
 from dgym.errors import ConflictError, ManifestError, SandboxLost
 from dgym.session import EpisodeLimits, RecordedTrajectory
 from dgym.wire import EndReason, Observation, Step

@@ -2,7 +2,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from dgym.episodes.pod import AgentPodSettings
+from dgym.episodes.agent_pod import AgentPodSettings
 from dgym_operator.__main__ import main
 from dgym_operator.settings import Settings, settings_table
 

@@ -9,7 +9,7 @@ from dgym_operator.controllers.episode._assignment import (
 )
 from dgym_operator.controllers.episode._clocks import pod_deadline_seconds, remaining_seconds
 from dgym_operator.controllers.episode._controller import decide, still_wants
-from dgym_operator.controllers.episode._ending import (
+from dgym_operator.controllers.episode._pod_status import (
     Cause,
     created,
     has_image,

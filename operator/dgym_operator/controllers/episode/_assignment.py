@@ -11,7 +11,7 @@ from dgym_operator.controllers._conditions import EPOCH, fit, set_condition
 from dgym_operator.controllers._inputs import EpisodeInput, backoff
 from dgym_operator.controllers._plan import Emit
 from dgym_operator.controllers.episode._clocks import attempt_seconds
-from dgym_operator.controllers.episode._ending import (
+from dgym_operator.controllers.episode._pod_status import (
     AttemptEnd,
     created,
     find_ending,

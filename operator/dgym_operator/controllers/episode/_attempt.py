@@ -33,7 +33,8 @@ from dgym_operator.controllers.episode._clocks import (
     sidecar_requests,
     start_deadline,
 )
-from dgym_operator.controllers.episode._ending import (
+from dgym_operator.controllers.episode._finish import finish, finish_attempt, next_attempt_at, terminate
+from dgym_operator.controllers.episode._pod_status import (
     GATED,
     AttemptEnd,
     created,
@@ -42,7 +43,6 @@ from dgym_operator.controllers.episode._ending import (
     start_failure,
     waiting_cause,
 )
-from dgym_operator.controllers.episode._finish import finish, finish_attempt, next_attempt_at, terminate
 from dgym_operator.objects import Pod
 
 _SHOWN = {

@@ -16,7 +16,7 @@ from dgym.wire.http import PauseRequest, RunningRequest, WireMessage
 from dgym_operator.controllers._conditions import EPOCH, since
 from dgym_operator.controllers._inputs import EpisodeInput, Policy, TaskState, sidecar_url
 from dgym_operator.controllers._plan import CallSidecar, Plan
-from dgym_operator.controllers.episode._ending import AttemptEnd, created, lost, termination_message
+from dgym_operator.controllers.episode._pod_status import AttemptEnd, created, lost, termination_message
 from dgym_operator.objects import EpisodeView, Pod
 
 

@@ -15,14 +15,6 @@ from dgym_operator.controllers._inputs import EpisodeInput, attempt_of
 from dgym_operator.controllers._plan import DeleteEpisode, Emit, LookUpPod, PatchStatus, Plan, soonest
 from dgym_operator.controllers.episode._attempt import create, progress, run, start
 from dgym_operator.controllers.episode._clocks import sidecar_requests
-from dgym_operator.controllers.episode._ending import (
-    AttemptEnd,
-    Wait,
-    deleted_early,
-    find_ending,
-    is_disrupted,
-    termination_message,
-)
 from dgym_operator.controllers.episode._finish import (
     CANCELLED,
     after_finish,
@@ -35,6 +27,14 @@ from dgym_operator.controllers.episode._finish import (
     record_disruption,
     suspend,
     terminate,
+)
+from dgym_operator.controllers.episode._pod_status import (
+    AttemptEnd,
+    Wait,
+    deleted_early,
+    find_ending,
+    is_disrupted,
+    termination_message,
 )
 from dgym_operator.objects import EpisodeView
 

@@ -39,7 +39,7 @@ from dgym_operator.controllers.episode._clocks import (
     served_seconds,
     sidecar_requests,
 )
-from dgym_operator.controllers.episode._ending import (
+from dgym_operator.controllers.episode._pod_status import (
     AttemptEnd,
     is_disrupted,
     is_poisoned,

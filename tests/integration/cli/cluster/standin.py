@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from aiohttp import WSMsgType, web
 
-from dgym.episodes.pod import AgentPodApi, Assignments, Breakers, Metrics, Tokens
+from dgym.episodes.agent_pod import AgentPodApi, Assignments, Breakers, Metrics, Tokens
 from dgym.kube import Client, ClusterAccess, Credentials, SystemClock
 from dgym.results import StoredResult, open_store
 from dgym.wire.assignments import RESULTS_AUDIENCE, make_results_token

@@ -21,7 +21,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from dgym.episodes._events import NOTICE
 from dgym.llm import Fault, Reply
 from dgym.logs import JsonFormatter, PrintableFormatter, encodable, log_to_stderr
-from dgym.metrics import LAG_BUCKETS, NAMESPACE_VALUES, OTHER, Catalogue, NamespaceLabel, NamespaceMode, among
+from dgym.metric_types import LAG_BUCKETS, NAMESPACE_VALUES, OTHER, Catalogue, NamespaceLabel, NamespaceMode, among
 from dgym.tools import available_tools
 from dgym.wire import EndReason, Step
 from dgym.wire.assignments import AssignmentState

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from dgym.episodes.pod._telemetry import EpisodeLog, configure_logging, logging_into
+from dgym.episodes.agent_pod._telemetry import EpisodeLog, configure_logging, logging_into
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import msgspec
 from dgym.agents import Exchange
 from dgym.env import Patience
 from dgym.episodes._player import Models
-from dgym.episodes.pod._telemetry import Gauges, Metrics
+from dgym.episodes.agent_pod._telemetry import Gauges, Metrics
 from dgym.errors import ModelUnavailable
 from dgym.results import ResultsStore, StoreUnavailable
 from dgym.tracing import OFF, Tracer, span

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dgym.episodes.pod._assignments import Assignments, Ending, NoSlot, Outdated, Stage, failure
+from dgym.episodes.agent_pod._assignments import Assignments, Ending, NoSlot, Outdated, Stage, failure
 from dgym.wire import AttemptOutcome, EndReason
 from dgym.wire.assignments import Assignment, AssignmentMode, AssignmentState
 from dgym.wire.http import Epochs

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.episodes.pod import _session as module
-from dgym.episodes.pod._session import make_past
+from dgym.episodes.agent_pod import _session as module
+from dgym.episodes.agent_pod._session import make_past
 from dgym.results import TimedStep, UnansweredStep
 from dgym.wire import Observation, ToolCall
 from dgym.wire.assignments import OmittedStep

@@ -4,7 +4,7 @@ import pytest
 
 from dgym.agents import AgentContext
 from dgym.agents.replay import read_calls
-from dgym.episodes.pod._attempt import read_run
+from dgym.episodes.agent_pod._attempt import read_run
 from dgym.errors import DgymError
 from dgym.wire.assignments import Assignment
 from dgym.wire.http import Epochs, ToolWithOptions

@@ -1,4 +1,4 @@
-"""Entry point of the agent pod: ``python -m dgym.episodes.pod``.
+"""Entry point of the agent pod: ``python -m dgym.episodes.agent_pod``.
 
 With the argument ``tokens`` it runs as the init container, see ``tokens``.
 """
@@ -10,11 +10,11 @@ import sys
 from pydantic import ValidationError
 
 from dgym.decoding import setting_problems
-from dgym.episodes.pod import _tokens
-from dgym.episodes.pod._server import PREFIX, AgentPodSettings, serve
-from dgym.episodes.pod._telemetry import configure_logging
+from dgym.episodes.agent_pod import _tokens
+from dgym.episodes.agent_pod._server import PREFIX, AgentPodSettings, serve
+from dgym.episodes.agent_pod._telemetry import configure_logging
 from dgym.errors import DgymError
-from dgym.metrics import omit_creation_times
+from dgym.metric_types import omit_creation_times
 
 
 def main() -> int:
@@ -25,14 +25,14 @@ def main() -> int:
         settings = AgentPodSettings()
     except ValidationError as error:
         for problem in setting_problems(error.errors(), PREFIX):
-            sys.stderr.write(f"dgym.episodes.pod: {problem}\n")
+            sys.stderr.write(f"dgym.episodes.agent_pod: {problem}\n")
         return 2
     omit_creation_times()
     configure_logging(level=settings.log_level, pod=settings.pod_name)
     try:
         asyncio.run(serve(settings))
     except DgymError as error:
-        sys.stderr.write(f"dgym.episodes.pod: {error}\n")
+        sys.stderr.write(f"dgym.episodes.agent_pod: {error}\n")
         return 2
     return 0
 

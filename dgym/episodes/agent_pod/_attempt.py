@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dgym.agents import STANDARD_TOOLS, BaseAgent, Exchange, Tools, load_agent
-from dgym.api import AgentSpec, DebugTask, ToolSpec, digest
+from dgym.agents import BaseAgent, Exchange, Tools, load_agent
+from dgym.api import STANDARD_TOOLS, AgentSpec, DebugTask, ToolSpec, digest
 from dgym.episodes._local import effective_tools
 from dgym.episodes._player import EpisodeRun, Hooks, Player, begin_provenance, failure_cause
-from dgym.episodes.pod._assignments import AssignmentProgress, Ending, Report, Shared, failure
-from dgym.episodes.pod._session import LOST, Past, PodSession, make_past
-from dgym.episodes.pod._telemetry import EpisodeLog, logging_into
+from dgym.episodes.agent_pod._assignments import AssignmentProgress, Ending, Report, Shared, failure
+from dgym.episodes.agent_pod._session import LOST, Past, PodSession, make_past
+from dgym.episodes.agent_pod._telemetry import EpisodeLog, logging_into
 from dgym.errors import DgymError, EpisodeOver, ManifestError, ModelError, ModelUnavailable, Superseded
 from dgym.results import Record, StoredResult, TrajectoryHeader, attempt_path
 from dgym.session import EpisodeLimits

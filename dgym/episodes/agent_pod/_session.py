@@ -16,7 +16,7 @@ from dgym.agents import Exchange, Tools
 from dgym.api import DebugTask
 from dgym.env import AsyncRepoEnv, prepare, read_steps
 from dgym.episodes._player import EpisodeRun
-from dgym.episodes.pod._assignments import AssignmentProgress, Shared
+from dgym.episodes.agent_pod._assignments import AssignmentProgress, Shared
 from dgym.errors import (
     AccessRefused,
     ConflictError,

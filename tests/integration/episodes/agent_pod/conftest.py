@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from dgym.episodes.pod._tokens import write_tokens
+from dgym.episodes.agent_pod._tokens import write_tokens
 from dgym.wire.assignments import (
     HOUR_SECONDS,
     AgentPodReport,
@@ -91,7 +91,7 @@ class Agent:
             self.process = self._warm.start(environment, self.log)
         else:
             with self.log.open("wb") as log:
-                command = [sys.executable, "-m", "dgym.episodes.pod"]
+                command = [sys.executable, "-m", "dgym.episodes.agent_pod"]
                 self.process = subprocess.Popen(command, env=environment, stderr=log)
         addresses = await eventually(lambda: self._logged("listening"))
         self.url = f"http://127.0.0.1:{addresses['addresses'][0][1]}"

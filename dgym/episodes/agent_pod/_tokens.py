@@ -1,7 +1,7 @@
 """The keys with which an agent pod authenticates its callers, and their creation.
 
-``python -m dgym.episodes.pod tokens`` runs as the init container. Only this container has the key of the agent pool. It
-derives the key of its pod and writes it, with the digest of the results token, into a directory in memory. So an
+``python -m dgym.episodes.agent_pod tokens`` runs as the init container. Only this container has the key of the agent pool.
+It derives the key of its pod and writes it, with the digest of the results token, into a directory in memory. So an
 attacker who controls an agent pod does not get the keys of the other pods of its pool.
 """
 
@@ -92,6 +92,6 @@ def main(environment: Mapping[str, str]) -> int:
     try:
         write_tokens(POOL_DIRECTORY, DIRECTORY, environment.get("DGYM_AGENT_POD_UID", ""))
     except (ValueError, OSError) as error:
-        sys.stderr.write(f"dgym.episodes.pod tokens: {error}\n")
+        sys.stderr.write(f"dgym.episodes.agent_pod tokens: {error}\n")
         return 2
     return 0

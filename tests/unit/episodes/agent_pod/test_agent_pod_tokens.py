@@ -2,7 +2,7 @@
 
 import pytest
 
-from dgym.episodes.pod._tokens import Tokens, main, write_tokens
+from dgym.episodes.agent_pod._tokens import Tokens, main, write_tokens
 from dgym.wire.assignments import AgentPodRole, make_agent_pod_key, make_assign_token, make_pool_key, make_results_token
 from dgym.wire.http import token_digest
 

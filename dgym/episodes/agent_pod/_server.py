@@ -22,12 +22,12 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dgym.env import Patience
 from dgym.episodes._player import Models
-from dgym.episodes.pod._assignments import Assignments, Breakers, Ending, NoSlot, Outdated, Report, Shared
-from dgym.episodes.pod._attempt import run_assignment
-from dgym.episodes.pod._telemetry import CONTENT_TYPE, Metrics
-from dgym.episodes.pod._tokens import DIRECTORY, Tokens
+from dgym.episodes.agent_pod._assignments import Assignments, Breakers, Ending, NoSlot, Outdated, Report, Shared
+from dgym.episodes.agent_pod._attempt import run_assignment
+from dgym.episodes.agent_pod._telemetry import CONTENT_TYPE, Metrics
+from dgym.episodes.agent_pod._tokens import DIRECTORY, Tokens
 from dgym.errors import ManifestError
-from dgym.metrics import NamespaceMode, sampling_lag
+from dgym.metric_types import NamespaceMode, sampling_lag
 from dgym.results import FILES, ResultsStore, StoreUnavailable, attempt_path, checked_path, open_store
 from dgym.tracing import start_tracer
 from dgym.wire.assignments import (
@@ -210,7 +210,7 @@ class AgentPodApi:
             return self._store_problem
 
 
-_log = logging.getLogger("dgym.episodes.pod")
+_log = logging.getLogger("dgym.episodes.agent_pod")
 
 PREFIX = "DGYM_AGENT_"
 

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from dgym.episodes.pod._assignments import FAILURES, LONGEST_PAUSE_SECONDS, Breakers
+from dgym.episodes.agent_pod._assignments import FAILURES, LONGEST_PAUSE_SECONDS, Breakers
 from dgym.errors import ModelUnavailable
 from dgym.wire.assignments import ModelOutage
 

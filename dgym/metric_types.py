@@ -1,7 +1,7 @@
-"""Descriptions of Prometheus metrics, from which the metrics and docs/metrics.md are generated.
+"""Types that describe Prometheus metrics. The metrics themselves are declared beside the code that counts.
 
-A description has all labels with all their values, or with a text on what limits the values. Series with known values
-begin at 0, so that the first failure is visible in a rate.
+docs/metrics.md is generated from the descriptions. A description has all labels with all their values, or with a text
+on what limits the values. Series with known values begin at 0, so that the first failure is visible in a rate.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dgym.episodes.pod._assignments import AssignmentProgress
-from dgym.episodes.pod._telemetry import Metrics
+from dgym.episodes.agent_pod._assignments import AssignmentProgress
+from dgym.episodes.agent_pod._telemetry import Metrics
 from dgym.results import StoreUnavailable
 from dgym.wire import Observation, Step
 from dgym.wire.assignments import AssignmentState
