@@ -26,8 +26,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.spaces import Space
 
-from dgym.api import DebugTask, ToolSpec
-from dgym.env import DEFAULT_TOOLS, InfoDict, ObservationDict, RepoEnv, check_choice, open_task
+from dgym.api import STANDARD_TOOLS, DebugTask, ToolSpec
+from dgym.env import InfoDict, ObservationDict, RepoEnv, check_choice, open_task
 from dgym.sandbox import EngineName, SandboxKind
 from dgym.session import bounded
 from dgym.tools import Signature, Tool, ToolError, ToolParameter, load_tools
@@ -338,7 +338,7 @@ class GymnasiumRepoEnv(gymnasium.Env[dict[str, Any], Any]):
         self,
         task: DebugTask | str | Path,
         *,
-        tools: Sequence[str | Mapping[str, Any] | ToolSpec | Tool] = DEFAULT_TOOLS,
+        tools: Sequence[str | Mapping[str, Any] | ToolSpec | Tool] = STANDARD_TOOLS,
         actions: Literal["calls", "texts"] = "calls",
         sandbox: SandboxKind = "auto",
         engine: EngineName = "auto",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dgym.agents._chat import Chat
-from dgym.api import ToolSpec
+from dgym.api import STANDARD_TOOLS, ToolSpec
 from dgym.errors import ManifestError, PluginError, nearest
 from dgym.llm import Reply
 from dgym.wire import EndReason, Observation, Step, ToolCall
@@ -21,7 +21,6 @@ from dgym.wire import EndReason, Observation, Step, ToolCall
 if TYPE_CHECKING:
     from dgym.env import InfoDict, ObservationDict
 
-STANDARD_TOOLS = ("listdir", "view", "grep", "eval", "pdb", "rewrite", "bash", "submit")
 
 Action = ToolCall | Mapping[str, Any] | str
 Tools = tuple[str | ToolSpec, ...]

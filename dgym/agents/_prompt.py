@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dgym.agents._base import STANDARD_TOOLS, find_file
+from dgym.agents._base import find_file
 from dgym.agents._chat import Exchange, shorten_to_tokens
+from dgym.api import STANDARD_TOOLS
 from dgym.env import InfoDict
 from dgym.errors import ManifestError, PluginError
 from dgym.llm import Message, ToolDefinition, describe_tools, render_call

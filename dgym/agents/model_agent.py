@@ -278,6 +278,7 @@ def idle_message(reply: Reply, tools: Sequence[str]) -> str:
 
 
 DEBUGGING_TOOLS = ("pdb", "view", "rewrite", "eval", "listdir", "grep", "bash", "submit")
+"""The standard tools, in the order in which models read about them."""
 
 
 class ModelAgent(BaseAgent):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dgym.api._episode import (
     DEFAULT_STEPS,
+    STANDARD_TOOLS,
     TREATMENTS,
     AgentPodAssignment,
     AgentSpec,
@@ -135,6 +136,7 @@ __all__ = [
     "SAMPLE_LABEL",
     "SANDBOX_POOL_LABEL",
     "SET_LABEL",
+    "STANDARD_TOOLS",
     "TASK_LABEL",
     "TASK_UID_LABEL",
     "TEMPLATE_HASH_ANNOTATION",

@@ -83,6 +83,10 @@ class ToolSpec(ManifestStruct, frozen=True, kw_only=True):
     options: Annotated[dict[str, Any], msgspec.Meta(max_length=64)] = msgspec.field(default_factory=dict)
 
 
+STANDARD_TOOLS = ("listdir", "view", "grep", "eval", "pdb", "rewrite", "bash", "submit")
+"""The tools of an episode if neither its manifest nor its agent chooses."""
+
+
 class Toleration(ManifestStruct, frozen=True, kw_only=True):
     """A toleration of the pod, as in the spec of a pod.
 
@@ -285,7 +289,8 @@ class EpisodeStatus(ManifestStruct, frozen=True, kw_only=True):
             selectors can use it.
         state: Waiting, Running or Finished. A reason such as Unschedulable can be that of a waiting or of a finished
             episode.
-        message: Explanation of the reason, for people.
+        message: Explanation of the reason, for people: what the episode waits for; at its end, the agent's message at
+            submit or the cause of a failure.
         steps: Number of steps of the attempt, as last recorded.
         outcome: Score, steps and tokens of the finished episode.
         cost: Cost of the model's tokens so far, over all attempts, in the currency of the model's prices. Empty for a

@@ -4,7 +4,7 @@ The environments use an ``Episode`` (``dgym.wire.episode``), which is a session 
 the client of a pod's sidecar (``RemoteEpisode``). ``prepare`` sends the task to a sidecar.
 """
 
-from dgym.env._asynchronous import DEFAULT_TOOLS, AsyncRepoEnv, check_choice
+from dgym.env._asynchronous import AsyncRepoEnv, check_choice
 from dgym.env._local import LocalEpisodes, Opening, check_task, open_source, open_task
 from dgym.env._remote import RemoteEpisode, prepare, read_steps
 from dgym.env._synchronous import RepoEnv, connect
@@ -21,7 +21,6 @@ from dgym.env._views import (
 from dgym.wire.client import Patience
 
 __all__ = [
-    "DEFAULT_TOOLS",
     "AsyncRepoEnv",
     "BreakpointDict",
     "CommandDict",

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NoReturn, Self, TypeVar, get_args
 
 import msgspec
 
-from dgym.api import DebugTask, ToolSpec
+from dgym.api import STANDARD_TOOLS, DebugTask, ToolSpec
 from dgym.env._local import LocalEpisodes, Opening, open_task
 from dgym.env._remote import RemoteEpisode
 from dgym.env._views import (
@@ -44,7 +44,6 @@ Opener = Callable[[DebugTask | None], Awaitable[EpisodeHandle]]
 _CONTENT_CHARACTERS = 16_384
 _MOST_LOSSES = 2
 """Maximum number of lost sandboxes that a step has not killed, like ``backoffLimit`` in a cluster."""
-DEFAULT_TOOLS = ("listdir", "view", "grep", "eval", "pdb", "rewrite", "bash", "submit")
 
 
 class AsyncRepoEnv:
@@ -77,7 +76,7 @@ class AsyncRepoEnv:
         self,
         task: DebugTask | str | Path,
         *,
-        tools: Sequence[str | Mapping[str, Any] | ToolSpec | Tool] = DEFAULT_TOOLS,
+        tools: Sequence[str | Mapping[str, Any] | ToolSpec | Tool] = STANDARD_TOOLS,
         sandbox: SandboxKind = "auto",
         engine: EngineName = "auto",
         python: str | None = None,

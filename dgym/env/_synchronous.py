@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
-from dgym.api import DebugTask, ToolSpec
-from dgym.env._asynchronous import DEFAULT_TOOLS, AsyncRepoEnv
+from dgym.api import STANDARD_TOOLS, DebugTask, ToolSpec
+from dgym.env._asynchronous import AsyncRepoEnv
 from dgym.env._views import CommandDict, InfoDict, ObservationDict
 from dgym.sandbox import EngineName, SandboxKind
 from dgym.tools import Tool
@@ -52,7 +52,7 @@ class RepoEnv:
         self,
         task: DebugTask | str | Path,
         *,
-        tools: Sequence[str | Mapping[str, Any] | ToolSpec | Tool] = DEFAULT_TOOLS,
+        tools: Sequence[str | Mapping[str, Any] | ToolSpec | Tool] = STANDARD_TOOLS,
         sandbox: SandboxKind = "auto",
         engine: EngineName = "auto",
         python: str | None = None,

@@ -9,6 +9,7 @@ import msgspec
 from markupsafe import Markup
 
 from dgym.agents import Exchange, SentRequest, asking_steps, read_exchanges, sent_before
+from dgym.api import STANDARD_TOOLS
 from dgym.llm import Message
 from dgym.results import UNREADABLE, StoredResult, TimedStep, TrajectoryHeader, parse_trajectory
 from dgym.terminal import printable_line
@@ -19,7 +20,7 @@ READ_BYTES = 64 * 1024**2
 WIDTH = 1000.0
 _NARROWEST = 1.5
 _MOST_STEPS = 2_000
-_TOOLS = ("reset", "listdir", "view", "grep", "eval", "pdb", "rewrite", "bash", "submit")
+_TOOLS = ("reset", *STANDARD_TOOLS)
 
 
 class Turn(TimedStep, frozen=True, kw_only=True, rename="camel"):

@@ -9,8 +9,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import dgym.gymnasium
+from dgym.api import STANDARD_TOOLS
 from dgym.benchmarks import load_bundled
-from dgym.env import DEFAULT_TOOLS
 from dgym.errors import EpisodeOver, ManifestError, PluginError
 from dgym.gymnasium import ENVIRONMENT_ID, ToolCalls, UnicodeText
 from dgym.tools import Tool
@@ -158,7 +158,7 @@ def test_one_environment_may_have_a_score_where_another_has_none(make_vec):
 @pytest.mark.thorough
 def test_a_random_agent_meets_no_error():
     tasks = load_bundled("mini_nightmare")
-    tools = [name for name in DEFAULT_TOOLS if name != "submit"]  # it would end episodes after a few steps
+    tools = [name for name in STANDARD_TOOLS if name != "submit"]  # it would end episodes after a few steps
     steps = episodes = 0
     while steps < RANDOM_STEPS:
         env = gymnasium.make(ENVIRONMENT_ID, task=tasks[episodes % len(tasks)], tools=tools, max_steps=25)
