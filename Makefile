@@ -57,12 +57,12 @@ PYTEST = -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 ALL = not matrix and not monitoring and not browser
 
 .PHONY: test
-test: $(STAMP) ## unit and integration tests, no cluster, after make binaries against a real API server too
+test: $(STAMP) ## unit and integration tests, no cluster and no binaries
 	@hack/system-packages
 	@$(BIN)/python $(PYTEST)
 
 .PHONY: test-all
-test-all: $(STAMP) ## make test with the long tests and all variations; fails below 90 % of the lines
+test-all: $(STAMP) ## make test with long tests, variations and those of make binaries; fails below 90 % of the lines
 	@hack/system-packages
 	@$(BIN)/coverage erase
 	@COVERAGE_FILE=$(abspath .coverage) $(BIN)/coverage run $(PYTEST) --hypothesis-profile thorough -m "$(ALL)"

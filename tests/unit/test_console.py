@@ -2,7 +2,8 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
-from dgym.console import call_completer, history_path
+from dgym.console import PDB_COMMANDS, call_completer, history_path
+from dgym.runner.debugger.parsing import COMMANDS, REFUSED
 
 TOOLS = {
     "pdb": {"description": "Debug. With pdb.", "parameters": {"properties": {"command": {"type": "string"}}}},
@@ -41,6 +42,10 @@ def completed():
 )
 def test_completion_knows_tools_arguments_and_paths(completed, typed, offered):
     assert completed(typed) == offered
+
+
+def test_every_command_of_the_completion_is_one_of_the_debugger():
+    assert set(PDB_COMMANDS) <= COMMANDS - set(REFUSED)
 
 
 def test_history_is_private_and_optional(tmp_path, monkeypatch):
