@@ -1,4 +1,4 @@
-"""What is costly to make is made by one process while the others wait."""
+"""Tests of locks: one caller at a time works while others wait, and a cancelled caller waits for its thread."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The catalogues of metrics: what the processes export is what they declare, and the page shows it."""
+"""Tests of the catalogues of metrics: processes export the declared metrics, and the page lists them."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The figures that `dgym run`, `dgym get` and `dgym ui` share, and the expressions of the dashboards."""
+"""Tests of the figures that `dgym run`, `dgym get` and `dgym ui` share."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What users import is a promise."""
+"""Tests of the public names of `dgym`, which users import, and of the modules that it imports."""
 
 import importlib
 import os
@@ -39,7 +39,7 @@ def test_an_unknown_name_is_an_attribute_error():
 def test_importing_dgym_imports_nothing_heavy():
     heavy = {"msgspec", "yaml", "asyncio", "click", "rich"}
     code = f"import sys, dgym; print(sorted({heavy} & set(sys.modules)))"
-    # Coverage, where it measures subprocesses, imports much of its own.
+    # Coverage imports many modules if it measures subprocesses.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
     command = [sys.executable, "-c", code]
     output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout

@@ -1,4 +1,4 @@
-"""Rules for the source code that no linter has."""
+"""Tests of rules for the source code that linters do not check."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ SOURCES = [path for name in ("dgym", "operator", "hack", "tests") for path in (R
 
 
 def raises_in_except_star(source: str) -> list[int]:
-    # Most files have none, and parsing all of them takes seconds.
+    # Most files do not contain `except*`, and parsing all files takes seconds.
     if re.search(r"\bexcept\s*\*", source) is None:
         return []
     handlers = [
@@ -19,7 +19,7 @@ def raises_in_except_star(source: str) -> list[int]:
 
 
 def test_nothing_is_raised_inside_except_star() -> None:
-    # Python 3.11.2, which is Debian 12's, wraps what is raised there in an exception group.
+    # Python 3.11.2, the version in Debian 12, wraps an exception raised there in an exception group.
     assert raises_in_except_star("try: pass\nexcept* ValueError:\n    if x:\n        raise KeyError") == [4]
     found = {str(path.relative_to(ROOT)): raises_in_except_star(path.read_text("utf-8")) for path in SOURCES}
     assert not {path: lines for path, lines in found.items() if lines}

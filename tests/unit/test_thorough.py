@@ -1,4 +1,4 @@
-"""Each entry of the table of tests that only ``make test-all`` runs is a test that exists."""
+"""Tests of the table of tests that only ``make test-all`` runs: each entry is an existing test."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Bytes that msgspec refuses with other exceptions than its own: readers of a stranger's bytes answer as usual."""
+"""Tests of untrusted bytes for which msgspec raises built-in exceptions instead of its own: readers handle both."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Text and files that strangers wrote: whatever they hold, reading them is bounded."""
+"""Tests of untrusted text and files: the time and memory to read them are bounded."""
 
 import os
 import socket

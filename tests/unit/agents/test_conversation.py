@@ -1,4 +1,4 @@
-"""Only a compaction changes messages that were sent, and every call has its answer."""
+"""Tests of the conversation: only compaction changes sent messages, and every call has an answer."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ def additive(messages):
 
 
 def not_additive(messages):
-    """Real tokenizers count a whole differently from its parts."""
+    """Return a count that is not the sum over the messages, as with real tokenizers."""
     return len("".join(message.content for message in messages)) // 3 + 7 * len(messages) ** 2 // 10
 
 

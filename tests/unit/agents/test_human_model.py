@@ -12,7 +12,7 @@ TASK = Message(role="user", content="There is a bug.")
 
 
 class Desk:
-    """A terminal with a person who types these lines."""
+    """Fake terminal, where a person types ``lines``."""
 
     def __init__(self, *lines):
         self.lines = list(lines)

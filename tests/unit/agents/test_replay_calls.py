@@ -62,7 +62,7 @@ def test_references_that_lead_nowhere_are_refused(reference, complaint):
 
 
 def test_in_a_cluster_no_package_but_those_of_the_benchmarks_is_imported():
-    """Importing runs code, in the process that plays everybody's episodes: ``unittest.__main__`` would end it."""
+    """An import runs code in the process of all episodes of the agent pod. ``unittest.__main__`` would end it."""
     with pytest.raises(ManifestError, match=r"not 'unittest\.__main__'"):
         read_calls(context("package:unittest.__main__", base=None))
     shipped = AgentContext(

@@ -1,4 +1,4 @@
-"""Requests that are put together again from recorded exchanges."""
+"""Tests of requests that are rebuilt from recorded exchanges."""
 
 import msgspec
 import pytest

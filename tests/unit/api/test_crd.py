@@ -20,7 +20,7 @@ def schema_of(kind):
 
 
 def nodes(schema, path):
-    """Every schema below one, with its path."""
+    """Yield the schema and every schema inside it, each with its path."""
     yield path, schema
     for name, below in schema.get("properties", {}).items():
         yield from nodes(below, f"{path}.{name}")
@@ -34,7 +34,7 @@ NODES = [(path, node) for kind in DEFINITIONS for path, node in nodes(schema_of(
 
 
 def fields(type_, path):
-    """Every field of the struct and of those in it, with its path."""
+    """Yield every field of the struct and of nested structs, with its path and its class."""
     struct = inner_type(type_)
     if isinstance(struct, inspect.VarTupleType):
         yield from fields(struct.item_type, f"{path}[]")
@@ -49,7 +49,7 @@ def test_every_field_of_a_struct_is_in_its_schema_and_nothing_else(kind):
     expected = {path for path, _, _ in fields(struct_type(STRUCTS[kind]), kind)}
     found = {path for path, _ in nodes(schema_of(kind), kind)}
     expected = {path for path in expected if ".metadata." not in path}
-    if kind == "EpisodeSet":  # these are there only to be refused
+    if kind == "EpisodeSet":  # a set refuses both fields, so their schemas have no properties
         hidden = ("EpisodeSet.spec.template.task.", "EpisodeSet.spec.template.taskRef.")
         expected = {path for path in expected if not path.startswith(hidden)}
     assert expected == {path for path in found if not path.endswith(("[]", ".*"))} - {kind}
@@ -64,7 +64,7 @@ def test_defaults_are_those_of_the_structs(kind):
             continue
         given = field.default if isinstance(field.default, str | int) and field.default != "" else None
         if "[]" in path:
-            given = None  # kubectl replaces lists as a whole, and would take a default for a change.
+            given = None  # kubectl replaces whole lists and would report a default as a change.
         if path == f"{kind}.status" and kind != "DebugTask":
             given = {"observedGeneration": -1}
         assert node.get("default") == given, path

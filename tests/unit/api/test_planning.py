@@ -96,7 +96,7 @@ def test_arms_of_one_task_and_sample_stand_side_by_side():
     common = AgentSpec(name="human", model="m", seed=5, parameters={"hint": "yes"})
     assert (pdb.agent, pdb.tools) == (common, ("view", "pdb", "eval"))
     assert (plain.agent, plain.tools) == (common, ("view", "eval"))
-    # The parameters are those of another agent; the seed is that of all.
+    # The template's parameters are for the agent `human`, but its seed is for all agents.
     assert other.agent == AgentSpec(name="solution", model="m", seed=5, max_steps=9)
     assert len({one.digest for one in planned}) == 12
 

@@ -1,4 +1,4 @@
-"""Manifests that are made to harm their reader: small files that mean a lot, or that are deeper than any stack."""
+"""Tests of hostile manifests: small files that expand to many values, or that are nested deeper than the stack."""
 
 import json
 
@@ -20,7 +20,7 @@ def refused(text: str, source: str = "some.yaml") -> str:
 
 
 def laughs(levels: int, each: str = "[{}]") -> str:
-    """Ten aliases of ten aliases of …: 10 to the power of ``levels`` values in a few hundred characters."""
+    """Return a short manifest with 10 ** ``levels`` values: each level has ten aliases of the level before."""
     lines = ["  a0: &a0 [x, x, x, x, x, x, x, x, x, x]" if "<<" not in each else "  a0: &a0 {x: 1}"]
     lines += [f"  a{n}: &a{n} {each.replace('{}', ', '.join([f'*a{n - 1}'] * 10))}" for n in range(1, levels)]
     return HEAD + "\n".join(lines) + "\n"
@@ -34,7 +34,7 @@ def test_aliases_of_aliases_are_refused_before_they_are_followed(each):
 
 
 def test_the_line_is_that_of_the_alias_which_is_too_much():
-    # Level n is some 10 to the power of n + 1 values; a4, in line 9, is the first beyond the bound.
+    # Level n expands to about 10 ** (n + 1) values. Level a4, in line 9, is the first above the limit.
     assert "line 9: aliases repeat" in refused(laughs(10))
 
 
@@ -58,7 +58,7 @@ def test_a_chain_of_aliases_is_as_deep_as_what_it_means():
     chain = "".join(f"  a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 200))
     message = refused(f"{HEAD}  a0: &a0 [x]\n{chain}")
     assert "nested more than 100 levels deep" in message
-    # The document is level 1 and spec level 2, so that a98 is level 101.
+    # The document is level 1 and spec is level 2, so a98 is level 101.
     assert "line 103:" in message
 
 
@@ -118,7 +118,7 @@ def test_brackets_in_the_text_of_json_are_no_depth(value):
 
 @st.composite
 def graphs(draw):
-    """Sequences that name earlier ones by alias, often many times over."""
+    """Draw YAML sequences that refer to earlier sequences by alias, often many times."""
     count = draw(st.integers(1, 12))
     lines = []
     for number in range(count):
@@ -133,7 +133,7 @@ def written(lines) -> int:
 
 
 def meant(value) -> int:
-    """How many values there are, each counted wherever it stands."""
+    """Return the number of values after the aliases are expanded."""
     return 1 + sum(map(meant, value)) if isinstance(value, list) else 1
 
 

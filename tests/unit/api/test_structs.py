@@ -36,7 +36,7 @@ def test_every_public_name_exists():
 
 
 def inner(type_, path):
-    """The types one level inside, each with its path."""
+    """Return the types one level inside ``type_``, each with its path."""
     if isinstance(type_, inspect.Metadata):
         return [(type_.type, path)]
     if isinstance(type_, inspect.UnionType):
@@ -61,7 +61,7 @@ def is_bounded(type_):
 
 
 def unbounded(type_, path):
-    """Paths of strings, numbers, lists and mappings without a bound; free-form data is left out."""
+    """Yield the paths of strings, numbers, lists and mappings without a bound. Free-form data is left out."""
     if not is_bounded(type_):
         yield path
     for member, below in inner(type_, path):
@@ -80,7 +80,7 @@ def test_unknown_fields_are_refused_everywhere(kind):
     level = [struct_type(kind)]
     while level:
         struct = level.pop()
-        # Commands of an older version read the outcome as well; ``loads`` refuses unknown fields of every struct.
+        # Older commands must read a newer Outcome. ``loads`` refuses unknown fields of every struct.
         assert struct.forbid_unknown_fields or struct.cls is Outcome, struct.cls
         for field in struct.fields:
             members = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)

@@ -1,4 +1,4 @@
-"""Imported benchmarks in a cache directory of the test's own."""
+"""Fixtures that import benchmarks into a cache directory of the test."""
 
 import pytest
 from click.testing import CliRunner
@@ -20,7 +20,7 @@ def rows(repositories):
 
 @pytest.fixture
 def benchmark(tmp_path, monkeypatch):
-    """Run ``dgym benchmark`` with these arguments; the result of click."""
+    """Return a function that runs ``dgym benchmark`` with its arguments and returns click's result."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def run(*arguments):
@@ -31,7 +31,7 @@ def benchmark(tmp_path, monkeypatch):
 
 @pytest.fixture
 def import_rows(benchmark, tmp_path):
-    """Import rows as the benchmark ``mini``."""
+    """Return a function that imports rows as the benchmark ``mini``."""
 
     def run(rows, *arguments, adapter="swebench"):
         file = write_rows(tmp_path / "rows.jsonl", rows)

@@ -1,4 +1,4 @@
-"""A sample of the comparison with SWE-bench's own harness. ``make conformance RECORD=--record`` writes it."""
+"""Tests against outcomes of SWE-bench's own harness, a sample that ``make conformance RECORD=--record`` writes."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_the_sample_says_what_judged_it_and_has_every_kind_of_verdict():
 
 
 def test_where_dgym_differs():
-    """An outcome with a colon is none: the harness counts the test in neither list, and may resolve without it."""
+    """The harness ignores ``FAILED:`` with a colon: it counts the test in neither list, and may resolve the task."""
     text = "+ : '>>>>> Start Test Output'\nFAILED: t::a\nPASSED t::b\n+ : '>>>>> End Test Output'\n"
     verdict = ours(Case(0, "pytest", "pass_and_fail", text, ["t::a"], ["t::b"]))
     assert (verdict.resolved, verdict.good) == (False, ["t::b"])

@@ -1,4 +1,4 @@
-"""From rows to tasks: what is imported, refused, chosen and rendered."""
+"""Tests of data sets: rows are imported, refused, chosen and rendered as tasks."""
 
 import hashlib
 import json

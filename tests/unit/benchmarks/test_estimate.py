@@ -1,4 +1,4 @@
-"""What a set would take: counted, measured in earlier results, or assumed."""
+"""Tests of the estimate for a set: figures that are counted, measured in earlier results, or assumed."""
 
 import json
 

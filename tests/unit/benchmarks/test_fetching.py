@@ -1,4 +1,4 @@
-"""Data sets from archives, and from a commit of a git repository."""
+"""Tests of data sets from archives and from a commit of a git repository."""
 
 import functools
 import http.server
@@ -42,7 +42,7 @@ def test_a_damaged_archive_and_one_without_exercises_are_refused(import_exercise
 
 @pytest.fixture
 def repository(tmp_path):
-    """Address of a git repository, and the commit before its last."""
+    """Yield the address of a git repository, and the commit before its last commit."""
     root = tmp_path / "track"
     exercises(root)
 

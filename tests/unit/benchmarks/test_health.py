@@ -1,4 +1,4 @@
-"""The health of a task by its runs with the empty and the gold patch."""
+"""Tests of the health of a task, derived from runs with the empty patch and with the gold patch."""
 
 import pytest
 

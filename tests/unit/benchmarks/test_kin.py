@@ -1,4 +1,4 @@
-"""Miniatures of SWE-smith, R2E-Gym, SWE-bench-Live, SWE-rebench, Harbor and Exercism: what their rows become."""
+"""Tests of the adapters of SWE-smith, R2E-Gym, SWE-bench-Live, SWE-rebench, Harbor and Exercism, with few rows."""
 
 import json
 import subprocess
@@ -59,7 +59,7 @@ def test_swesmith_is_scored_by_pytest(mini):
 
 
 def test_swesmith_commits_the_bug_in_a_directory_of_another_user(mini, tmp_path, monkeypatch):
-    """As that of a pod is, in which nothing runs as root."""
+    """In a pod the directory also belongs to another user, because nothing runs as root there."""
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     git(mini[0] / "mini__coins", "worktree", "add", "-q", "--detach", str(tmp_path / "testbed"))
     for command in row("swesmith", smith_rows(mini[1])[0]).setup_commands:

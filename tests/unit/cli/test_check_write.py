@@ -1,4 +1,4 @@
-"""``dgym check --write``: lists of tests in a manifest whose comments stay."""
+"""Tests of ``dgym check --write``: it writes lists of tests into a manifest and keeps the comments."""
 
 import pytest
 

@@ -13,7 +13,7 @@ PAGES = ("report.md", "migrating.md", "your-own-repository.md", "agents.md")
 
 
 def commands():
-    """Every dgym command in a console block of our pages."""
+    """Yield every dgym command in a console block of the pages, with its page."""
     for page in PAGES:
         for block in re.findall(r"```console\n(.*?)```", (DOCS / page).read_text(), re.DOTALL):
             for line in re.findall(r"^\$ (dgym .*)$", block, re.MULTILINE):
@@ -30,7 +30,7 @@ def test_commands_in_the_docs_are_understood(page, line, tmp_path, monkeypatch):
             (tmp_path / path).touch()
         elif "/" in path:
             (tmp_path / path).mkdir(parents=True, exist_ok=True)
-    parent = click.Context(cli, **cli.context_settings)  # a command keeps the names of --help of its first context
+    parent = click.Context(cli, **cli.context_settings)  # a command caches the names of --help from its first context
     cli.get_command(parent, name).make_context(name, list(arguments), parent=parent)
 
 

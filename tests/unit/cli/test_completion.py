@@ -12,7 +12,7 @@ from tests.support.command import DGYM
 @pytest.fixture
 def offered():
     def complete(line):
-        """What a shell is offered for the last word of ``line``."""
+        """Return the completions of the last argument in ``line``."""
         words = line.split(" ")
         done = CliRunner().invoke(
             cli,

@@ -1,4 +1,4 @@
-"""Directories that strangers have filled: each command ends at once, without their devices, pipes and sparse files."""
+"""Tests of untrusted directories: commands end at once despite devices, pipes, links and sparse files in them."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ KINDS = [pipe, device, sparse, outward, folder]
 
 @pytest.fixture(autouse=True)
 def small_memory():
-    """A reader that takes a whole sparse file fails at once instead of filling the machine's memory."""
+    """Limit the address space, so that reading a whole sparse file fails before it fills the machine's memory."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (8 * 1024**3, before[1]))
     yield

@@ -1,4 +1,4 @@
-"""Text of repositories, results and clusters on its way to a terminal, and formulas on their way to a spreadsheet."""
+"""Tests of untrusted text that is printed on a terminal, and of formulas in CSV files for a spreadsheet."""
 
 import asyncio
 import csv

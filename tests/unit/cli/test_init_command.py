@@ -95,7 +95,7 @@ def test_patterns_can_go_into_files_of_the_repository(init, repository, tmp_path
 
 
 def test_no_interpreter_inside_the_repository_is_proposed(init, repository, tmp_path):
-    """A hostile repository chooses what its own interpreter does, and dgym would start it outside of the sandbox."""
+    """A hostile repository controls its own interpreter, and dgym would start it outside of the sandbox."""
     for name in (".venv/bin/python", "venv/bin/python", "bin/python", "python"):
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text("#!/bin/sh\ntouch started\n")

@@ -1,4 +1,4 @@
-"""Requirements that ``dgym lock`` writes into the text of a manifest."""
+"""Tests of the requirements that ``dgym lock`` writes into the text of a manifest."""
 
 import pytest
 

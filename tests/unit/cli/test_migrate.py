@@ -59,7 +59,7 @@ def migrate(*arguments):
 
 
 def converted(folder, text, *arguments):
-    """The resources that ``text`` becomes, and what is said about it."""
+    """Return the resources that ``text`` is converted to, and the report on standard error."""
     (folder / "x.yaml").write_text(text)
     done = migrate("x.yaml", "--output", "out.yaml", "--force", *arguments)
     assert done.exit_code == 0, done.output

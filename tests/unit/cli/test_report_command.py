@@ -99,7 +99,7 @@ def test_two_runs_are_compared(dgym, play, results):
         play("other", task, EndReason.RESOLVED, steps=2)
     done = dgym("results", "--compare", "other")
     assert done.exit_code == 0, done.output
-    printed = " ".join(done.output.split())  # wherever the terminal's width broke it
+    printed = " ".join(done.output.split())  # without the line breaks of the terminal
     assert "Of 2 tasks in both, B is better at 1, worse at 0 and equal at 1." in printed
     assert "McNemar's exact test: p = 1" in printed
     assert "Only B has a verdict on four" in printed

@@ -1,4 +1,4 @@
-"""The figures of `dgym report --plot`."""
+"""Tests of the figures of `dgym report --plot`."""
 
 import asyncio
 import importlib
@@ -19,7 +19,7 @@ HOSTILE = "arm $\\frac{x$ <script>\x1b[31m\u202e"
 
 @pytest.fixture(scope="module")
 def plots():
-    """Imported here, because the import of matplotlib would slow the collection of tests down."""
+    """Import the module here, because it imports matplotlib and would slow down the collection of tests."""
     return importlib.import_module("dgym.cli.plots")
 
 
@@ -58,7 +58,7 @@ def test_one_file_a_figure_and_the_same_bytes_again(plots, dgym, results):
     for name in plots.FIGURES:
         first, second = ((results / f"{letter}-{name}.svg").read_bytes() for letter in "ab")
         assert first == second
-        # Well-formed, whatever the arm is called, and nothing in it runs.
+        # The XML is well-formed for any name of an arm, and it does not contain a script.
         assert not [each for each in ET.fromstring(first).iter() if each.tag.endswith("script")]
 
 

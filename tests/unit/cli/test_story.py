@@ -1,4 +1,4 @@
-"""The story of an episode, of a directory of this machine."""
+"""Tests of `dgym results --story` for an episode in a local directory."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ def dgym(tmp_path, monkeypatch):
 
 @pytest.fixture
 def played(tmp_path):
-    """An episode with a model that thinks and a program that prints what drives terminals."""
+    """Record an episode with reasoning of the model and with control characters in an observation."""
     record = Record.new(tmp_path / "results", episode_path("local", "calc-0", "d"))
     agent = {"name": "debug_agent", "model": "gpt\x1b[31m"}
     record.begin(TrajectoryHeader(episode="calc-0", task="calc", agent=agent))
@@ -58,7 +58,7 @@ def test_it_tells_what_was_thought_done_and_seen(dgym, played):
 
 @pytest.fixture
 def asked(tmp_path):
-    """An episode of two requests: the second has a stub for an observation of the first, and a reply of two calls."""
+    """Record an episode of two requests. The second has a stub in place of a message, and its reply has two calls."""
     record = Record.new(tmp_path / "results", episode_path("local", "asked-0", "d"))
     record.begin(TrajectoryHeader(episode="asked-0", task="calc", agent={"name": "debug_agent", "model": "m"}))
     record.write(Step(seq=0, call=None, observation=Observation(text="It is wrong.", tool="reset")))

@@ -62,7 +62,7 @@ def test_help_of_the_group_imports_no_command():
         "import sys\nfrom dgym.cli import main\ntry:\n    main()\nfinally:\n    print(*sys.modules, file=sys.stderr)\n"
     )
     arguments = [sys.executable, "-c", code, "--help"]
-    # Coverage, where it measures subprocesses, imports much of its own.
+    # Coverage imports many modules if it measures subprocesses.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
     done = subprocess.run(arguments, check=True, capture_output=True, text=True, env=environment)
     imported = set(done.stderr.split())

@@ -1,4 +1,4 @@
-"""Spaces hold what they say, sample only that, and sample the same for the same seed."""
+"""Tests of the spaces: which values they contain, and that their samples are valid and depend only on the seed."""
 
 import copy
 import pickle
@@ -71,7 +71,7 @@ JSON = st.recursive(
 
 
 def accepted(call: Any) -> bool:
-    """What the environment itself says of a call."""
+    """Return whether the environment accepts a call."""
     try:
         parsed = parse_action(call, BY_NAME)
         validate_arguments(BY_NAME[parsed.tool], parsed)

@@ -37,7 +37,7 @@ def test_what_matters_stays(before, after):
     assert normalize(before) != normalize(after)
 
 
-@pytest.mark.timeout(60)  # An expression that backtracks would take hours.
+@pytest.mark.timeout(60)  # A regular expression that backtracks would take hours.
 @pytest.mark.attack("slow-text")
 @pytest.mark.parametrize("text", ["/" * 65_536, "/dgym-" * 10_000, "= DURATION " * 6_000, "=" * 65_536, "0x" * 30_000])
 def test_text_takes_time_in_proportion_to_its_length(text):

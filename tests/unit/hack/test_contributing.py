@@ -1,4 +1,4 @@
-"""The paths in CONTRIBUTING.md exist."""
+"""Tests that the paths in CONTRIBUTING.md exist."""
 
 import re
 from pathlib import Path

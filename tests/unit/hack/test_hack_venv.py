@@ -1,4 +1,4 @@
-"""The interpreter that ``hack/venv`` chooses."""
+"""Tests of the interpreter that ``hack/venv`` chooses."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 
-# Answers like an interpreter that lacks the modules in LACKS, and writes down what it is asked to run as a module.
+# A fake interpreter without the modules that match {lacks}. It records calls with -m in the file `started`.
 STUB = """#!/bin/sh
 case "$1" in
 --version) echo Python 3.11 ;;
@@ -21,7 +21,7 @@ esac
 
 @pytest.fixture
 def venv(tmp_path):
-    """Run ``hack/venv`` where PATH holds these interpreters only: name to a pattern of programs that they refuse."""
+    """Return a function that runs ``hack/venv`` with fake interpreters, given as name=PATTERN of missing modules."""
 
     def run(**interpreters):
         for name in ("bash", "dirname", "env", "id", "cat"):

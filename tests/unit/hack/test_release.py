@@ -1,4 +1,4 @@
-"""What a release is made with: tars, bills of materials, checksums, pinned bases and actions."""
+"""Tests of a release: tars, bills of materials, checksums, pinned base images and pinned actions."""
 
 import json
 import os

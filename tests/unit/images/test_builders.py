@@ -1,4 +1,4 @@
-"""What the builders of images are called with, and what happens when one refuses."""
+"""Tests of the builders of images: the commands that are run, and the errors if a builder fails."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The Dockerfile of a task's image: the same for the same task, and only its last layers differ between tasks."""
+"""Tests of the Dockerfile of a task's image: tasks of the same repository differ only in the last layers."""
 
 import shlex
 import subprocess

@@ -1,4 +1,4 @@
-"""The scripted models must be right, or tests of agents prove nothing."""
+"""Tests of the scripted models, on which the tests of agents depend."""
 
 from dataclasses import replace
 

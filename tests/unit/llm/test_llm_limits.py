@@ -12,7 +12,7 @@ from dgym.llm._remote import Endpoints
 
 
 def starts(rate, arrivals):
-    """When requests that arrive at these times begin."""
+    """Return the start time of each request, for the times at which the requests arrive."""
     state, times = 0.0, []
     for now in arrivals:
         state, wait = rate.reserve(state, now, 1)
@@ -66,7 +66,7 @@ async def test_limits_that_are_not_set_cost_nothing(tmp_path):
 
 
 async def test_two_that_share_a_model_share_its_rate(tmp_path):
-    # Two may begin at once; the next place comes after three seconds.
+    # Two requests may begin at once. The third has to wait for three seconds.
     one, two = limits(tmp_path, requests_per_minute=20), limits(tmp_path, requests_per_minute=20)
     await one.admit(1)
     await two.admit(1)

@@ -1,4 +1,4 @@
-"""The Responses API: requests by the package's own types, and every end that a response may have."""
+"""Tests of the Responses API: requests fit the types of OpenAI's package, and every status of a response is read."""
 
 import json
 

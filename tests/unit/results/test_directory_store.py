@@ -1,4 +1,4 @@
-"""A results store in a directory."""
+"""Tests of a results store in a directory."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ async def test_files_are_written_read_and_listed(store, tmp_path):
 
 
 async def test_a_directory_that_hangs_holds_up_nothing_but_its_callers(store, tmp_path):
-    """Every model, source and result of an agent pod shares asyncio's threads."""
+    """All models, sources and results of an agent pod share asyncio's threads, so the store uses its own."""
     directory = tmp_path / "results/n/e/uid"
     directory.mkdir(parents=True)
     fifos = [directory / str(number) for number in range(60)]
@@ -50,7 +50,7 @@ async def test_a_directory_that_hangs_holds_up_nothing_but_its_callers(store, tm
         assert await asyncio.gather(*(asyncio.to_thread(str, number) for number in range(100)))
         assert sum(thread.name.startswith("dgym-results") for thread in threading.enumerate()) <= 16
         assert not any(read.done() for read in reads)
-        # The last to be asked for is answered once those before it are: nothing is lost.
+        # Reads that waited for a thread also finish, after the reads before them.
         for fifo, read in zip(fifos, reads, strict=True):
             await asyncio.to_thread(fifo.write_bytes, b"late")
             assert await read == b"late"

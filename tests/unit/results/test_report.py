@@ -124,7 +124,7 @@ def test_runs_without_a_task_in_common_compare_to_nothing():
 
 
 def arms(**outcomes):
-    """Rows of arms: one letter for each task and sample, + resolved, - unresolved, x failed, and a blank for none."""
+    """Return rows of arms. Each character is a task: + resolved, - unresolved, x failed, blank without a row."""
     return [
         record(f"t{number}", resolved=mark == "+", failed=mark == "x", arm=arm, episode=f"s-{arm}-{number}")
         for arm, marks in outcomes.items()

@@ -11,7 +11,7 @@ from dgym.wire import EndReason, Observation, Step, ToolCall
 
 
 def play(root, episode="one", *, digest="d1", reason=EndReason.RESOLVED, calls=(), stored=True, torn=False, **fields):
-    """One attempt as a worker leaves it."""
+    """Write an attempt as a run writes it, and return it."""
     record = Record.new(root, episode_path("local", episode, digest))
     record.begin(TrajectoryHeader(episode=episode))
     record.write(Step(seq=0, call=None, observation=Observation(text="x", tool="reset")))
@@ -86,7 +86,7 @@ def test_earlier_configurations_are_left_out_unless_asked_for(tmp_path):
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_the_last_run_of_an_episode_of_a_set_counts(tmp_path, stored):
-    # dgym retry makes the Episode again, with another UID; a run that failed may have no result.
+    # dgym retry recreates the Episode with another UID. A run that failed may lack a result.
     first, second, agent = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", {"name": "a", "model": "m"}
     known = {"agent": "a", "model": "m"}
     for uid, start, steps, has_result in (("uid-1", first, 1, stored), ("uid-2", second, 2, True)):

@@ -91,7 +91,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_resolved_sample(samples, data)
 
 @pytest.mark.parametrize(
     ("table", "low", "high"),
-    # The first is of Newcombe's own table of examples; the others follow from his formula by hand.
+    # The first case is in Newcombe's table of examples. The others were computed by hand with his formula.
     [((20, 12, 2, 16), 0.0562, 0.3292), ((54, 0, 0, 0), -0.0664, 0.0664), ((0, 30, 0, 20), 0.4445, 0.7239)],
 )
 def test_newcombes_interval_of_paired_proportions(table, low, high):
@@ -119,7 +119,7 @@ def test_a_bootstrap_of_shares_is_near_the_interval_of_the_normal_distribution()
     assert (found.low, found.high) == (pytest.approx(0.4 - margin, abs=0.02), pytest.approx(0.4 + margin, abs=0.02))
 
 
-# Hundredths: the interval of floats that are almost equal has the width zero.
+# Hundredths, because the interval of floats that are almost equal has the width zero.
 @given(st.lists(st.integers(-100, 100).map(lambda hundredths: hundredths / 100), min_size=1, max_size=14))
 def test_a_bootstrap_lies_within_the_values_and_is_not_made_of_few_or_equal_ones(values):
     found = bootstrap(values, 0.9)

@@ -23,7 +23,7 @@ def result(**fields):
 
 
 class Episode(EpisodeFolder):
-    """An episode's folder, in which attempts are made and results stored as dgym run does."""
+    """Folder of an episode that creates attempts and stores results in the same way as `dgym run`."""
 
     def __init__(self, root, path):
         super().__init__(root / path)

@@ -26,12 +26,12 @@ STEPS = (
 
 
 def plain(steps):
-    """The steps without their times."""
+    """Return the steps without their times."""
     return tuple(Step(seq=step.seq, call=step.call, observation=step.observation) for step in steps)
 
 
 def begin(root, **header):
-    """The record of an attempt in a results directory on this machine, and where its trajectory is."""
+    """Return the record of an attempt in a local results directory, and the path of its trajectory."""
     record = Record(DirectoryStore(root, local=True), "n/e/d/1")
     record.begin(TrajectoryHeader(**header))
     return record, root / "n/e/d/1/trajectory.jsonl"

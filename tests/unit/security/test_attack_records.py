@@ -1,4 +1,4 @@
-"""Outcomes of tests that play attacks: recorded, merged, and shown for what they are."""
+"""Tests of the outcomes of attack tests: they are recorded, merged and shown on a page."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Secrets searched for in what others may read."""
+"""Tests of the search for secrets in data that others may read."""
 
 import base64
 import hashlib

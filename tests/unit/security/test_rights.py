@@ -1,4 +1,4 @@
-"""Rights compared with an audit log."""
+"""Tests of the comparison of rights with an audit log."""
 
 import json
 from typing import Any

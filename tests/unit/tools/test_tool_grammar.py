@@ -133,7 +133,7 @@ def test_any_text_is_a_call_or_an_answer(line):
         validate_arguments(TOOLS[call.tool], call)
 
 
-@pytest.mark.timeout(60)  # An expression that backtracks would take hours.
+@pytest.mark.timeout(60)  # A regular expression that backtracks would take hours.
 @pytest.mark.attack("slow-text")
 @pytest.mark.parametrize("text", ["<c>" * 100_000, "<c>" + "</c>" * 100_000 + "x", "<c></c>" + " " * 500_000 + "x"])
 def test_the_text_form_of_rewrite_takes_time_in_proportion_to_its_length(text):

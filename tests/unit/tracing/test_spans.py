@@ -1,4 +1,4 @@
-"""Spans nest, inherit their trace, and cost nothing outside one."""
+"""Tests of spans: they nest, inherit their trace, and are not recorded outside a trace."""
 
 import asyncio
 

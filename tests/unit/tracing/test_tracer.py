@@ -1,4 +1,4 @@
-"""What the OTEL_* variables ask for, and the traces of episodes in the SDK's own exporter."""
+"""Tests of the tracer: the OTEL_* variables, and the traces of episodes in an exporter of the SDK."""
 
 import logging
 import subprocess
@@ -24,7 +24,7 @@ def memory():
 
 @pytest.fixture
 def make(memory, monkeypatch):
-    """A tracer of the SDK's, under these variables."""
+    """Return a function that makes a tracer of the SDK with these environment variables."""
 
     def make(content=False, **variables):
         for name, value in variables.items():
@@ -35,7 +35,7 @@ def make(memory, monkeypatch):
 
 
 def finished(tracer, memory):
-    # Shutting the exporter down keeps what it has.
+    # The exporter keeps its spans after the shutdown.
     tracer.close()
     return {each.name: each for each in memory.get_finished_spans()}
 
@@ -109,7 +109,7 @@ def test_the_names_of_the_environment_win(make, memory):
 
 
 class Stuck(SpanExporter):
-    """A collector that does not answer."""
+    """An exporter whose collector does not answer until ``answering`` is set."""
 
     def __init__(self):
         self.answering = threading.Event()

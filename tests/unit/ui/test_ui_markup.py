@@ -1,4 +1,4 @@
-"""Text of programs as HTML."""
+"""Tests of the conversion of program text to HTML."""
 
 import re
 
@@ -47,7 +47,7 @@ def test_long_text_keeps_head_and_tail():
     assert "1,900 characters" in text
 
 
-@pytest.mark.timeout(60)  # An expression that backtracks would take hours.
+@pytest.mark.timeout(60)  # A regular expression that backtracks would take hours.
 @pytest.mark.attack("slow-text")
 @pytest.mark.parametrize("text", [" " * 65_536 + "x", "->" + " " * 65_536 + "x", "B" + "1" * 65_536, "\n" * 65_536])
 def test_text_takes_time_in_proportion_to_its_length(text):

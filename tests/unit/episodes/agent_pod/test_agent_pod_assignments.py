@@ -1,4 +1,4 @@
-"""Slots, epochs and reports, with a player that does as it is told."""
+"""Tests of assignments: slots, epochs and reports, with a fake player."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ def make(uid="one", epoch=1, mode=AssignmentMode.RUN, attempt=1):
 
 
 class Player:
-    """Plays until it is told how it ends."""
+    """Fake player, in which an assignment runs until a test calls ``end()``."""
 
     def __init__(self):
         self.futures = {}
@@ -130,7 +130,7 @@ async def test_an_assignment_that_is_deleted_before_it_begins_takes_the_one_befo
 
 @pytest.mark.parametrize("state", [AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE])
 async def test_a_result_is_stored_though_its_assignment_is_deleted(held, state):
-    """The operator finishes an episode by the verdict that it reads from the pod, and deletes its assignment."""
+    """The operator reads the outcome from the pod, finishes the episode and deletes its assignment."""
     held.assign(make())
     await settle()
     held.player.reports["one", 1](Stage(state))

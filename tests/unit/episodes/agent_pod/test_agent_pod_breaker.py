@@ -1,4 +1,4 @@
-"""The circuit breaker of a model, with a clock of the test."""
+"""Tests of the circuit breaker of a model, with a fake clock."""
 
 import contextlib
 
@@ -10,7 +10,7 @@ from dgym.wire.assignments import ModelOutage
 
 
 class World:
-    """A model that is out until ``back``, and the number of episodes that have asked it."""
+    """A model that is unavailable until ``back``. ``asked`` counts the requests that the breaker let through."""
 
     def __init__(self, back):
         self.now, self.back, self.asked = 0.0, back, 0

@@ -1,4 +1,4 @@
-"""The agents' log lines: the keys of the operator's and the sidecars', lines of libraries included."""
+"""Tests of the log lines of an agent pod: all lines, also of libraries, have the keys of all components."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What an assignment may ask of a worker."""
+"""Tests of the function with which the agent pod reads an assignment, and of its errors."""
 
 import pytest
 

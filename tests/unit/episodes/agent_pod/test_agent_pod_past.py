@@ -1,4 +1,4 @@
-"""What a new attempt begins with, from the record of the one before."""
+"""Tests of the steps with which a new attempt begins, made from the record of the previous attempt."""
 
 import msgspec
 import pytest

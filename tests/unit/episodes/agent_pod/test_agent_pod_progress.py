@@ -1,4 +1,4 @@
-"""What a worker tells of an episode while its store is away."""
+"""Tests of the progress that an agent pod reports, also while its results store is unavailable."""
 
 import pytest
 

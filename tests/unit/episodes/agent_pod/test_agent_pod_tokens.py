@@ -1,4 +1,4 @@
-"""Whom an agent obeys: the operator by a token of this pod and this hour, readers of results by theirs."""
+"""Tests of the tokens that an agent pod accepts: the operator's, for this pod and hour, and that for results."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_results_are_read_with_their_own_token(tokens):
 
 
 def test_the_agent_gets_no_key_of_the_pool(pool, tmp_path):
-    for _ in range(2):  # A container that is started again writes the same.
+    for _ in range(2):  # A restarted container writes the same files.
         (tmp_path / "tokens").mkdir(exist_ok=True)
         write_tokens(pool, tmp_path / "tokens", "uid")
     written = {path.name: path.read_text() for path in (tmp_path / "tokens").iterdir()}

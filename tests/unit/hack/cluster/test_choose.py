@@ -1,4 +1,4 @@
-"""Which cluster serves, and what a user reads where none can."""
+"""Tests of the choice of a cluster, and of the errors if no cluster is possible."""
 
 import json
 import sys

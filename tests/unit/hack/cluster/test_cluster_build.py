@@ -1,4 +1,4 @@
-"""Binaries are built again when their modules could not be fetched, and a build that keeps failing is shown."""
+"""Tests of the build of binaries: a failed build is repeated, and the last failure shows its log."""
 
 import pytest
 

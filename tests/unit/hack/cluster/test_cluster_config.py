@@ -1,4 +1,4 @@
-"""What the components are told, and what is built and packed for them."""
+"""Tests of the configuration of the components, and of the binaries and the image that are built for them."""
 
 import base64
 import hashlib
@@ -124,7 +124,7 @@ def test_prometheus_is_built_with_the_discovery_of_kubernetes() -> None:
 
 @pytest.fixture
 def fake_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH with a program named go, and a cache of its own."""
+    """Set PATH and an empty cache. Return the path at which a test writes its fake `go`."""
     program = tmp_path / "path" / "go"
     program.parent.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

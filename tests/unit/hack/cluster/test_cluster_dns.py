@@ -1,4 +1,4 @@
-"""Names of services, as a resolver in a pod asks for them."""
+"""Tests of the DNS server: names of services, as a resolver in a pod requests them."""
 
 import socket
 import struct
@@ -29,7 +29,7 @@ ENDPOINTS = [
 
 
 class Cluster:
-    """The two kinds of objects that names come from."""
+    """Fake API server with Services and EndpointSlices, from which names are resolved."""
 
     def request(self, method: str, path: str) -> Any:
         if "endpointslices" in path:

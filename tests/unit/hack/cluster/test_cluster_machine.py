@@ -1,4 +1,4 @@
-"""What is changed on the machine is put back."""
+"""Tests of the cluster's machine: kernel settings, control groups, processes and the command line."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The rules that the cluster's NetworkPolicies become, as the kernel would follow them."""
+"""Tests of the iptables rules for NetworkPolicies, evaluated as the kernel evaluates them."""
 
 import ipaddress
 import shlex
@@ -16,14 +16,14 @@ PODS = [SANDBOX, OTHER, AGENT]
 
 
 def passes(policies, source, target, port=80, protocol="tcp"):
-    """Whether the rules let the first packet of a connection pass."""
+    """Return whether the rules let the first packet of a connection pass."""
     made = chains(policies, PODS, NAMESPACES)
     packet = {"-s": source, "-d": target, "-p": protocol, "--dport": port}
     return _walk(made, MAIN, packet, {"refused": False})
 
 
 def _walk(made, name, packet, state):
-    """Follow a chain; False: the packet is dropped."""
+    """Follow a chain. Return False if the packet is dropped."""
     for rule in made[name]:
         words = shlex.split(rule)
         action = words.index("-j")
@@ -42,7 +42,7 @@ def _walk(made, name, packet, state):
 def _matches(words, packet, state):
     pairs = dict(zip(words[::2], words[1::2], strict=True))
     if pairs.pop("-m", "") == "conntrack":
-        return False  # The first packet of a connection is of none.
+        return False  # The rule matches established connections, not the first packet.
     if "--mark" in pairs and not state["refused"]:
         return False
     for option in ("-s", "-d"):
@@ -55,7 +55,7 @@ def _matches(words, packet, state):
 
 
 def policy(selector, *, namespace="team", **spec):
-    """A NetworkPolicy."""
+    """Return a NetworkPolicy."""
     return {"metadata": {"namespace": namespace}, "spec": {"podSelector": {"matchLabels": selector}, **spec}}
 
 

@@ -1,4 +1,4 @@
-"""What a cluster leaves behind is removed after a restart of the machine too, and what is another's is not."""
+"""Tests of the record of a cluster: its remains are removed, also after a reboot, and those of others are kept."""
 
 import json
 import os
