@@ -1,4 +1,4 @@
-"""What a release's admission policies are asked: the operator's account, and objects as it makes them."""
+"""Requests to the admission policies of a release: the operator's account, and objects as the operator creates them."""
 
 import copy
 import json
@@ -17,14 +17,14 @@ EPISODE = {"apiVersion": "dgym.dev/v1alpha1", "kind": "Episode", "name": "fix", 
 
 
 class Operator:
-    """Requests as the operator's account. Nothing is stored."""
+    """Sends requests with the operator's account. Nothing is stored."""
 
     def __init__(self, client, namespace):
         self.namespace = namespace
         self._client = client
 
     def refusal(self, path, manifest, method="POST", **options):
-        """Why the API server refuses the object; empty: it takes it."""
+        """Return the message with which the API server refuses the object; empty if it accepts the object."""
         place = f"{path.format(self.namespace)}?dryRun=All&fieldValidation=Strict"
         try:
             self._client.request(method, place, manifest, **options)
@@ -43,7 +43,7 @@ class Operator:
 
 
 def wait_for_policies(operator):
-    """Policies take effect some time after they are stored, each by itself."""
+    """Wait until every policy is in force: policies take effect some time after they are stored, and independently."""
     bad = {"metadata": {"name": "no"}}
     probes = {
         "/api/v1/namespaces/{}/pods": {**bad, "spec": {"containers": [{"name": "no", "image": "no"}]}},
@@ -81,7 +81,7 @@ def sandbox_pod(namespace, template="restricted", *, delivered=True, **settings)
 
 
 def changed(manifest, **places):
-    """A copy with other values: ``spec__volumes__0`` is the first volume."""
+    """Return a copy with other values: ``spec__volumes__0`` is the first volume."""
     result = copy.deepcopy(manifest)
     for place, value in places.items():
         *path, last = (int(part) if part.isdigit() else part for part in place.split("__"))

@@ -1,4 +1,4 @@
-"""Helm, and what it makes of the chart."""
+"""The ``helm`` program and the rendered chart."""
 
 import os
 import subprocess
@@ -31,31 +31,31 @@ class Rendered(NamedTuple):
     objects: list[dict[str, Any]]
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        """All of a kind."""
+        """All objects of a kind."""
         return [each for each in self.objects if each["kind"] == kind]
 
     def one(self, kind: str, name: str) -> dict[str, Any]:
-        """The one of that kind and name."""
+        """The only object with this kind and name."""
         (found,) = (each for each in self.of(kind) if each["metadata"]["name"] == name)
         return found
 
     @property
     def pods(self) -> list[dict[str, Any]]:
-        """The pod of every workload."""
+        """The pod templates of all workloads, and the pods without a workload."""
         bare = [{"metadata": each["metadata"], "spec": each["spec"]} for each in self.of("Pod")]
         workloads = [each for kind in ("Deployment", "DaemonSet", "Job") for each in self.of(kind)]
         return [each["spec"]["template"] for each in workloads] + bare
 
 
 class Helm:
-    """The program, with nothing of the user's."""
+    """The ``helm`` program without the configuration and cache of the user."""
 
     def __init__(self, program: Path, home: Path) -> None:
         self._program = program
         self._environment = {**os.environ, "HELM_CONFIG_HOME": str(home), "HELM_CACHE_HOME": str(home)}
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run it, whatever comes of it."""
+        """Run ``helm`` without a check of the exit status."""
         command = [str(self._program), *arguments]
         return subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=90, check=False)
 
@@ -75,7 +75,7 @@ def helm(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def render(helm):
-    """Render the chart with a file of values and single ones; each combination once."""
+    """Render the chart with a file of values and further changes. Each combination is rendered once."""
     done: dict[tuple[str, ...], Rendered] = {}
 
     def made(file: str = "default", *changes: str, release: str = "dgym") -> Rendered:
@@ -93,20 +93,20 @@ def render(helm):
 
 @pytest.fixture(scope="session")
 def definitions(api_server, render):
-    """The kinds are defined on the API server."""
+    """Define the kinds of the chart on the API server."""
     documents = yaml.dump_all(render("default").of("CustomResourceDefinition"))
     flags = ("apply", "--server-side", "--force-conflicts", "-f", "-")
     done = api_server.kubectl(*flags, stdin=documents)
     assert done.returncode == 0, done.stderr
     end = time.monotonic() + DEADLINE
-    # Defined is not yet served.
+    # The server serves a kind some time after its definition is stored.
     while api_server.kubectl("get", "episodes.dgym.dev", "--namespace", "default").returncode != 0:
         assert time.monotonic() < end
 
 
 @pytest.fixture
 def api_namespace(api_server: ApiServer) -> str:
-    """A namespace of this test's own, which only restricted pods enter."""
+    """A new namespace for this test. It admits only restricted pods."""
     name = f"test-{uuid.uuid4().hex[:10]}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api_server.request("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
@@ -115,9 +115,9 @@ def api_namespace(api_server: ApiServer) -> str:
 
 @pytest.fixture
 def accounts(helm, api_server, api_namespace, definitions):
-    """Render a release in the test's namespace that serves some; apply its accounts, roles and admission policies.
+    """Render a release in the test's namespace that serves other namespaces; apply its accounts, roles and policies.
 
-    Gives its objects. Those of a namespace that is not there are passed over, as by an upgrade.
+    Returns its objects. Objects of a namespace that does not exist are skipped, as by an upgrade.
     """
     of_the_cluster = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
     applied = []
@@ -142,7 +142,7 @@ def accounts(helm, api_server, api_namespace, definitions):
 
 @pytest.fixture
 def kubeconfig_of(api_server, api_namespace, tmp_path):
-    """The kubeconfig of a service account of the test's namespace."""
+    """Write the kubeconfig of a service account of the test's namespace."""
 
     def write(account):
         token = api_server.kubectl("create", "token", account, "--namespace", api_namespace).stdout.strip()
@@ -157,7 +157,7 @@ def kubeconfig_of(api_server, api_namespace, tmp_path):
 
 @pytest.fixture
 def run_operator(kubeconfig_of, api_namespace, tmp_path):
-    """Run the operator as the account and with the environment of its Deployment; gives the path of its log."""
+    """Run the operator with the account and the environment of its Deployment. Yields the path of its log."""
 
     @contextmanager
     def run(release, **settings):
@@ -190,7 +190,7 @@ def run_operator(kubeconfig_of, api_namespace, tmp_path):
 
 @pytest.fixture(scope="module")
 def install(helm, api_server, definitions):
-    """Apply accounts and policies of a release with these values; gives the operator once the policies are in force."""
+    """Apply the accounts and policies of a release with these values. Returns the operator when they are in force."""
     installed = {}
     applied = []
 
@@ -213,7 +213,7 @@ def install(helm, api_server, definitions):
         return installed[changes]
 
     yield made
-    # Policies are of the whole cluster, which other tests share.
+    # Policies belong to the cluster, which other tests share.
     api_server.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.dump_all(applied))
 
 

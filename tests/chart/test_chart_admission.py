@@ -1,4 +1,4 @@
-"""The chart's admission policies on a real API server: what the operator makes passes, and nothing that it must not."""
+"""Tests of the chart's admission policies on a real API server: objects of the operator pass, others are refused."""
 
 import uuid
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.attack("changed-pod")
 
 
 def driver_secret(namespace):
-    """A driver's Secret as the operator creates it."""
+    """The Secret of an external driver, as the operator creates it."""
     manifest = secret_manifest(driver_secret_name("fix-1", EPISODE_UID), namespace, {"url": b"http://a", "token": b"t"})
     manifest["metadata"]["labels"]["dgym.dev/episode"] = "fix"
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "fix-1", "uid": EPISODE_UID, "controller": True}
@@ -24,7 +24,7 @@ def driver_secret(namespace):
 
 
 def network_policy(namespace):
-    """The sandboxes' NetworkPolicy as the operator applies it."""
+    """The NetworkPolicy of the sandboxes, as the operator applies it."""
     labels = {"app.kubernetes.io/component": "agent"}
     return sandbox_policy(namespace, operator_namespace=namespace, agent_pod_labels=labels, port=8080)
 
@@ -100,7 +100,7 @@ POD_CHANGES = {
         "must not set sysctls",
     ),
     "an annotation that confines less": (
-        # The API server writes it into the field, too.
+        # The API server also copies the annotation into the field.
         {"metadata__annotations": {"container.apparmor.security.beta.kubernetes.io/sandbox": "unconfined"}},
         "its containers must not be unconfined",
     ),

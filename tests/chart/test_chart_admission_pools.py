@@ -1,4 +1,4 @@
-"""The chart's admission policies and pods of pools: an Episode takes such a pod, and no other pod is changed."""
+"""Tests of the admission policies with pods of sandbox pools: an Episode may claim such a pod, but no other pod."""
 
 import pytest
 
@@ -12,7 +12,7 @@ MERGE = "application/merge-patch+json"
 
 @pytest.fixture
 def pods(operator, api_server):
-    """Creates a pod with this owner, by an account that no policy matches; returns the path for ``refusal``."""
+    """Creates a pod with this owner. No policy matches the account. Returns the path for ``refusal``."""
     made = []
 
     def create(owner):
@@ -31,7 +31,7 @@ def pods(operator, api_server):
 
 
 def claim(**changes):
-    """The patch by which an Episode takes a pod."""
+    """The patch with which an Episode claims a pod."""
     labels = {"dgym.dev/episode": "fix", "dgym.dev/attempt": "1"}
     return {"metadata": {"ownerReferences": [EPISODE], "labels": labels, **changes}}
 

@@ -1,4 +1,4 @@
-"""Rules, dashboards and annotations of the chart, for a Prometheus and a Grafana of the cluster."""
+"""Tests of the rules, dashboards and annotations that the chart makes for Prometheus and Grafana."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def test_a_dashboard_is_a_config_map_that_the_sidecar_of_grafana_selects(render)
 
 @pytest.mark.parametrize(("name", "port"), [("dgym-operator", 8080), ("dgym-agents", 8081)])
 def test_the_scrape_job_finds_the_annotated_pods(render, name, port):
-    """The job's first three rules keep a target; they are applied here as Prometheus would apply them."""
+    """The first three rules of the job select targets. The test applies them as Prometheus does."""
     pod = render("default", "metrics.annotations=true").one("Deployment", name)["spec"]["template"]
     annotations, labels = pod["metadata"]["annotations"], pod["metadata"]["labels"]
     assert annotations["prometheus.io/port"] == str(port)

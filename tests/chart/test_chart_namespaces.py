@@ -1,4 +1,4 @@
-"""A namespace of watchNamespaces that is gone: the operator, an upgrade and an uninstallation pass it over."""
+"""Tests of a namespace of watchNamespaces that does not exist: operator, upgrade and uninstallation skip it."""
 
 import contextlib
 import json
@@ -74,7 +74,7 @@ def test_the_others_are_served_and_it_is_once_it_is_there(
 
 @pytest.fixture
 def installed(helm, api_server, api_namespace, absent_namespace, definitions):
-    """Run Helm on a release that serves two namespaces, one of which is deleted after the installation."""
+    """Run Helm on a release that serves two namespaces, of which the second is deleted after the installation."""
     flags = ("--namespace", api_namespace, "--kubeconfig", str(api_server.kubeconfig))
     served = f"watchNamespaces={{{api_namespace},{absent_namespace}}}"
     values = ("--set", "crds.enabled=false", "--set", "agents.replicas=1", "--set", served)
@@ -85,7 +85,7 @@ def installed(helm, api_server, api_namespace, absent_namespace, definitions):
     make_namespace(api_server, absent_namespace)
     done = run("install", str(CHART), *values)
     assert done.returncode == 0, done.stderr
-    # There are no controllers that would empty it.
+    # No controllers run here that would delete the objects of the namespace.
     for kind in ("roles", "rolebindings"):
         deleted = api_server.kubectl("delete", kind, "--all", "--namespace", absent_namespace)
         assert deleted.returncode == 0, deleted.stderr
@@ -120,7 +120,7 @@ def test_helm_uninstalls_without_it(installed, api_server, api_namespace):
 
 @contextlib.contextmanager
 def job_controller(server, namespace):
-    """Every Job of the namespace is complete as soon as it is seen."""
+    """Set every Job of the namespace to complete soon after it is created."""
     path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Whom the NetworkPolicies of the chart let operator and agents reach."""
+"""Tests of the chart's NetworkPolicies: the ports that the operator and the agent pods can reach."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_the_operator_reaches_the_collector_of_traces(render, endpoint, port):
 
 
 def _outside(release):
-    """The agents' rule for models, sources and stores."""
+    """The egress rule of the agent pods for models, sources and stores."""
     (rule,) = (rule for rule in _egress(release, "agents") if any("ipBlock" in to for to in rule.get("to", ())))
     return rule
 

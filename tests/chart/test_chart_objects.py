@@ -1,4 +1,4 @@
-"""What the chart makes of values: objects that an API server takes, and that fit each other."""
+"""Tests of the rendered objects: the API server accepts them, and they fit each other."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import yaml
 CHART = Path(__file__).parents[2] / "charts" / "dgym"
 VALUES = sorted(path.stem for path in (Path(__file__).parent / "values").glob("*.yaml"))
 FOREIGN = ("monitoring.coreos.com/", "apiextensions.k8s.io/")
-"""Not among the published schemas; definitions are held to the structs they come from by tests of their own."""
+"""API groups without a published schema. Other tests compare the definitions with the structs that they come from."""
 
 every_values = pytest.mark.parametrize("values", VALUES)
 
@@ -107,7 +107,7 @@ def _agents(release):
 
 
 def test_the_server_takes_all_of_it(render, api_server, api_namespace):
-    # Monitors belong to another project, whose definitions no API server has by itself.
+    # Monitors belong to another project. A plain API server does not have its definitions.
     objects = [
         {
             **each,
@@ -119,7 +119,7 @@ def test_the_server_takes_all_of_it(render, api_server, api_namespace):
         for each in render("production").objects
         if not each["apiVersion"].startswith(FOREIGN[0])
     ]
-    # Applied by the server, which other tests may have given the definitions already.
+    # Server-side apply, because other tests may have created the definitions on this server.
     flags = ("--server-side", "--force-conflicts", "--dry-run=server")
     answer = api_server.kubectl("apply", *flags, "-f", "-", stdin=yaml.dump_all(objects))
     assert answer.returncode == 0, answer.stderr
@@ -132,7 +132,7 @@ def test_pods_pass_the_restricted_standard(render, api_server, api_namespace, va
     path = f"/api/v1/namespaces/{api_namespace}/pods?dryRun=All"
     for number, pod in enumerate(render(values).pods):
         body = {"metadata": {"name": f"p{number}", "labels": pod["metadata"]["labels"]}, "spec": dict(pod["spec"])}
-        # Neither accounts nor classes of a release are there; the standard does not look at them.
+        # The accounts and priority classes of a release do not exist here. The standard ignores both fields.
         body["spec"].pop("serviceAccountName", None)
         body["spec"].pop("priorityClassName", None)
         assert api_server.request("POST", path, body)["metadata"]["name"] == f"p{number}"

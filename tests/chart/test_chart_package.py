@@ -1,4 +1,4 @@
-"""The chart as a release packages it: reproducible, and taken by helm."""
+"""Tests of the packaged chart: the package is reproducible, and Helm accepts it."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ EPOCH = 1_700_000_000
 
 @pytest.fixture
 def source(tmp_path):
-    """What the chart is packaged from, and nothing else."""
+    """A directory with only the files that the chart is packaged from."""
     directory = tmp_path / "source"
     shutil.copytree(CHART, directory / "charts" / "dgym")
     (directory / "dgym").mkdir()

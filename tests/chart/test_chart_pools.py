@@ -1,4 +1,4 @@
-"""Pools of agents: what each has of its own, and what the chart refuses."""
+"""Tests of several pools of agent pods: the settings of each pool, and the values that the chart refuses."""
 
 import json
 
@@ -9,7 +9,7 @@ POOL = "agents.pools[0].name=a,agents.pools[0].namespaces={{team}}"
 
 @pytest.fixture
 def pools(render):
-    """The pods of agents by their pool."""
+    """The agent pods by the name of their pool."""
     pods = {pod["metadata"]["labels"].get("dgym.dev/pool"): pod for pod in render("pools").pods}
     return {name: pod for name, pod in pods.items() if name}
 

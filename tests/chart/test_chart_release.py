@@ -1,4 +1,4 @@
-"""What a release leaves behind, and who may do what in it."""
+"""Tests of a release: objects that it leaves behind, roles, notes and hooks."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_the_operators_requests_have_a_share_of_the_api_server(render):
 
 
 def test_no_hook_lies_in_a_served_namespace(render):
-    # One that is deleted would stop the uninstallation, whose hooks were written down when it was there.
+    # A hook in a deleted namespace would stop the uninstallation: Helm stored the hooks when the namespace existed.
     hooks = [each for each in render("namespaced").objects if "helm.sh/hook" in each["metadata"].get("annotations", {})]
     deletion = [each for each in hooks if each["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"]
     assert {each["metadata"]["namespace"] for each in deletion} == {"dgym-system"}
@@ -50,7 +50,7 @@ def test_no_role_has_a_wildcard_or_reads_secrets_of_others(render, values):
             assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
             if "secrets" in rule["resources"]:
                 own = role["metadata"].get("namespace") == "dgym-system"
-                # Those of external drivers, which are made in every served namespace.
+                # The other Secrets are those of external drivers, which are created in every served namespace.
                 assert own or (rule["verbs"] == ["create"] and role["metadata"]["name"].startswith("dgym"))
                 assert rule["verbs"] == ["create"] or "resourceNames" in rule
 
@@ -65,7 +65,7 @@ def test_the_roles_of_a_namespace_are_those_of_the_cluster(render):
 
 
 def test_a_second_release_in_the_namespace_is_refused_by_helm(render):
-    # Both would use the same lease and the same Secrets: an object of the same name stops the second.
+    # Both releases would use the same lease and Secrets. An object with the same name stops the second release.
     first, second = render("default"), render("default", release="other")
     same = [
         each["metadata"]["name"]
@@ -123,7 +123,7 @@ def test_who_views_a_namespace_reads_its_results_and_the_operator_may_ask_for_th
 
 
 def test_without_roles_nothing_is_left_that_would_need_one(render):
-    # A hook without rights would fail, and with it every uninstallation.
+    # A hook without rights would fail. Then every uninstallation would fail.
     release = render("default", "rbac.create=false", "rbac.aggregate=false")
     kinds = {each["kind"] for each in release.objects}
     assert not kinds & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "Job"}
@@ -131,7 +131,7 @@ def test_without_roles_nothing_is_left_that_would_need_one(render):
 
 
 def test_the_notes_name_the_next_command(helm):
-    # Only an installation shows them; without a cluster it stops before it does anything.
+    # Only an installation prints the notes; the client-side dry run stops before it changes anything.
     done = helm("install", "dgym", "charts/dgym", "--namespace", "team", "--dry-run=client")
     assert "helm test dgym --namespace team --logs" in done.stdout
     assert "No models are configured" in done.stdout
@@ -172,7 +172,7 @@ def test_a_kind_that_the_cluster_lacks_is_explained(helm, api_server, change, ki
         "install", "dgym", "charts/dgym", "--namespace", "default", "--dry-run=server", *cluster, "--set", change
     )
     assert f"needs the kind {kind}, which this cluster does not have. Install {owner} first" in done.stderr
-    # Offline nothing is known of the cluster; where it has the kind nothing is missing.
+    # Offline, the kinds of the cluster are not checked. With the kind in ``--api-versions``, nothing is missing.
     assert helm.template("--set", change).returncode == 0
     known = ("--api-versions", "apps/v1/Deployment", "--api-versions", kind)
     assert helm.template(*known, "--set", change).returncode == 0
@@ -182,7 +182,7 @@ def test_agent_pods_are_replaced_with_the_models_of_a_secret(helm, api_server, a
     secrets = f"/api/v1/namespaces/{api_namespace}/secrets"
 
     def checksum(namespace=api_namespace):
-        # Other tests may have made the definitions on this server.
+        # Other tests may have created the definitions on this server.
         values = "agents.existingSecret=models,crds.enabled=false"
         flags = ("--dry-run=server", "--kubeconfig", str(api_server.kubeconfig), "--set", values)
         done = helm("install", "dgym", "charts/dgym", "--namespace", namespace, *flags)
@@ -201,6 +201,6 @@ def test_agent_pods_are_replaced_with_the_models_of_a_secret(helm, api_server, a
 
 
 def test_a_test_that_was_interrupted_leaves_no_config_map(render):
-    # `helm uninstall` removes objects that are not hooks, also after a test that was interrupted.
+    # `helm uninstall` removes objects that are not hooks, also after an interrupted test.
     for made in render("default").of("ConfigMap"):
         assert "helm.sh/hook" not in made["metadata"].get("annotations", {})

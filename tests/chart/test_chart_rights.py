@@ -1,4 +1,4 @@
-"""The operator with the rights that the chart gives it, and nothing more: enough, and none that it does not use."""
+"""Tests of the operator's rights: with the roles of the chart it can work, and it uses every right that it has."""
 
 import time
 import uuid
@@ -11,37 +11,37 @@ DEADLINE = 90.0
 GROUP = "/apis/dgym.dev/v1alpha1"
 TASK = {"source": {"files": [{"path": "a.py", "content": "A = 1\n"}, {"path": "test_a.py", "content": ""}]}}
 SELDOM = {
-    # Leases are renewed after some seconds; replicas that do not lead look at the leader's.
+    # Leases are renewed after some seconds. Replicas that do not lead read the lease of the leader.
     "operator (own): patch coordination.k8s.io/leases dgym-operator",
     "operator (own): list coordination.k8s.io/leases dgym-operator",
     "operator (own): watch coordination.k8s.io/leases dgym-operator",
     "operator (served): patch coordination.k8s.io/leases dgym-owner",
-    # Something happens again, or is wrong with the installation.
+    # An Event is repeated, or the installation has an error.
     "operator (served): patch events.k8s.io/events",
     "operator (own): create events.k8s.io/events",
     "operator (own): patch events.k8s.io/events",
-    # Readers of results.
+    # Clients read results.
     "operator (served): create authentication.k8s.io/tokenreviews",
     "operator (served): create authorization.k8s.io/subjectaccessreviews",
-    # Episodes without agent.
+    # Episodes without an agent.
     "operator (served): create /secrets",
-    # Asked for by an admission plugin when a child with blockOwnerDeletion is created.
+    # Required by an admission plugin when a child with blockOwnerDeletion is created.
     "operator (served): update dgym.dev/episodes/finalizers",
     "operator (served): update dgym.dev/episodesets/finalizers",
     "operator (served): update dgym.dev/sandboxpools/finalizers",
-    # After answers that were lost, and what the caches do not show.
+    # Used after a lost response, and for objects that are not in the caches.
     "operator (served): get /configmaps",
     "operator (served): get /pods",
     "operator (served): get dgym.dev/episodes",
     "operator (served): get dgym.dev/episodesets",
     "operator (served): get dgym.dev/sandboxpools",
 }
-"""Rights that the operator does not need in the first seconds of one set of one episode."""
+"""Rights that the operator does not need in the first seconds of one EpisodeSet."""
 
 
 @pytest.fixture
 def served(api_server):
-    """The namespace that the release serves: another than its own, whose rights are others."""
+    """The namespace that the release serves. The operator has other rights in the release's own namespace."""
     name = f"test-{uuid.uuid4().hex[:10]}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api_server.request("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
@@ -50,13 +50,13 @@ def served(api_server):
 
 @pytest.fixture
 def release(accounts, served):
-    """The objects of a release that serves this namespace; its accounts and roles are applied."""
+    """The objects of a release that serves this namespace. Its accounts and roles are applied."""
     return accounts(served)
 
 
 @pytest.fixture
 def operator(run_operator, release):
-    """The path of the operator's log."""
+    """The path of the log of the running operator."""
     with run_operator(release) as log:
         yield log
 
@@ -79,7 +79,7 @@ def test_the_operator_may_do_what_it_does_and_nothing_else(release, operator, ap
             "pool": {"minIdle": 1},
         },
     )
-    # The first episode claims the pool's pod, which makes another; the set's pool has one of its own.
+    # The first episode claims the pod of the pool, which then creates another. The pool of the set has a pod as well.
     objects.wait_for(f"/api/v1/namespaces/{served}/pods", 3)
     objects.patch("episodesets", "set", {"spec": {"pool": {"minIdle": 2}}})
     objects.wait_for(f"/api/v1/namespaces/{served}/pods", 4)
@@ -89,7 +89,7 @@ def test_the_operator_may_do_what_it_does_and_nothing_else(release, operator, ap
     assert "forbidden" not in operator.read_text().lower()
     rights = {right for right in granted(release, api_namespace) if right.component == "operator"}
     end = time.monotonic() + DEADLINE
-    # The audit log and Events come a little later than what they are about.
+    # The audit log and Events are written some time after the requests.
     while left := never_used(rights, api_server, api_namespace):
         assert time.monotonic() < end, left
         time.sleep(0.1)
@@ -97,13 +97,13 @@ def test_the_operator_may_do_what_it_does_and_nothing_else(release, operator, ap
 
 
 def asked(api_server, namespace):
-    """What the operator of the namespace has asked for."""
+    """The requests of the operator of the namespace, from the audit log."""
     account = f'"{ACCOUNT}{namespace}:dgym-operator"'
     return requests(line for line in api_server.audited() if account in line)
 
 
 def never_used(rights, api_server, namespace):
-    """The rights that it has not used, though it always needs them."""
+    """The rights that the operator has not used yet, without those in ``SELDOM``."""
     return {str(right) for right in unused(rights, asked(api_server, namespace))} - SELDOM
 
 
@@ -127,7 +127,7 @@ class _Objects:
         return found
 
     def start_all(self, pods):
-        """Report pods as ready, as a kubelet does; the answers of the sidecars are of no consequence."""
+        """Set pods to ready, as a kubelet does. The test does not depend on the responses of the sidecars."""
         for pod in pods:
             path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}/status"
             ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}

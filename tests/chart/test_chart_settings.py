@@ -1,4 +1,4 @@
-"""What the chart tells the processes is what they understand."""
+"""Tests of the environment that the chart sets: the processes accept every variable."""
 
 import pytest
 

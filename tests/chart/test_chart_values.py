@@ -1,4 +1,4 @@
-"""The chart's values: each is described and checked, and a wrong one is refused with a reason."""
+"""Tests of the chart's values: each value is described and checked, and a wrong value is refused with a reason."""
 
 import json
 import subprocess
@@ -149,7 +149,7 @@ def _leaves(values, prefix=""):
 
 
 def _sections(values, prefix=""):
-    """Paths down to what is a free mapping in Kubernetes' own terms, as the schema has them."""
+    """The paths of the values, down to the mappings that the schema takes from Kubernetes."""
     for key, value in values.items():
         yield f"{prefix}{key}"
         if isinstance(value, dict) and key not in FREE and not key.endswith("Probe"):

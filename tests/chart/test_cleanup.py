@@ -1,4 +1,4 @@
-"""What the hook before the deletion of a release removes from a real API server, and what it leaves."""
+"""Tests of the hook before a release is deleted: it removes only objects of the operator from a real API server."""
 
 import base64
 from random import Random
@@ -18,7 +18,7 @@ AGENTS = {"app.kubernetes.io/component": "agent"}
 
 
 class Place:
-    """A namespace in which to make things and look what is left."""
+    """A namespace of the API server: creates objects and lists the remaining ones."""
 
     def __init__(self, server, name):
         self.server, self.name = server, name
@@ -47,7 +47,7 @@ class Place:
 @pytest.fixture
 def place(api_server):
     def made(name):
-        with_suffix = f"{name}-{Random().randbytes(4).hex()}"  # names of other tests' namespaces are not known
+        with_suffix = f"{name}-{Random().randbytes(4).hex()}"  # unique: other tests create namespaces too
         api_server.request("POST", "/api/v1/namespaces", {"metadata": {"name": with_suffix}})
         return Place(api_server, with_suffix)
 
@@ -86,7 +86,7 @@ async def test_what_the_operator_made_goes_and_nothing_else(place, clean_up):
         namespace.policy(operator)
         namespace.pod("episode-1", SANDBOX_LABELS)
         namespace.pod("web", {"app": "web"})
-    # The last episode of that namespace is gone, and the claim was given back.
+    # The last episode of that namespace is deleted, and the operator has released the claim.
     former.make(CLAIMS, "dgym-owner", spec={"holderIdentity": ""})
 
     await clean_up(namespace=system.name)

@@ -1,4 +1,4 @@
-"""The program of ``helm test``, against a real API server on which the test plays the operator."""
+"""Tests of the program of ``helm test``, against a real API server. The tests act as the operator."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def test_a_sandbox_that_reaches_the_pod_is_a_failure_whatever_its_verdict(start,
     task = _begun(api_server, api_namespace)["spec"]["task"]
     (host, port), _ = places = json.loads(task["env"][0]["value"])
     assert places[1] == [urlsplit(api_server.url).hostname, urlsplit(api_server.url).port]
-    # Somebody else who connects is no sandbox.
+    # A connection from another client does not count as one from a sandbox.
     socket.create_connection((host, port), DEADLINE).close()
     assert "reached" in _run_test(task, json.dumps([[host, port]]))
     _finish(api_server, api_namespace, "Resolved", resolved=True, score=2, maxScore=2)
@@ -166,7 +166,7 @@ def _begun(server, namespace):
 
 
 def _run_test(task, places):
-    """What the task's test of the network says with these places; empty: it passes."""
+    """Run the network test of the task with these addresses. Returns its error output; empty if the test passes."""
     path, _, name = task["scoring"]["passToPass"][0].partition("::")
     (code,) = (each["content"] for each in task["source"]["files"] if each["path"] == path)
     variables = {each["name"]: each["value"] for each in task["env"]}

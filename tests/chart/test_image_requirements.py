@@ -1,4 +1,4 @@
-"""What the code in an image imports is installed there, by the locked file of that image."""
+"""Tests of the locked requirements: every package that the code of an image imports is installed in the image."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS = {"yaml": "pyyaml", "prometheus_client": "prometheus-client", "pydantic_settings": "pydantic-settings"}
 COMMON = ("api", "wire", "workspace", "sandbox", "session", "tools")
-# Not installed on purpose: imported by name only when somebody asks for what they do.
+# Not installed on purpose: these are imported only for optional features.
 ABSENT = {"agent": {"tokenizers", "azure", "gymnasium", "numpy", "prompt_toolkit"}}
 IMAGES = {
     "operator": ("operator/dgym_operator", "dgym/api", "dgym/wire"),

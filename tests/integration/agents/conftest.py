@@ -1,4 +1,4 @@
-"""Episodes with a real session and a scripted model behind real HTTP."""
+"""Helpers that run episodes with a real session and a scripted model behind real HTTP."""
 
 import json
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ def make_task(**spec: Any) -> DebugTask:
 
 @dataclass
 class Played:
-    """What an episode left."""
+    """The result, the folder, the requests and the events of one episode."""
 
     result: StoredResult
     folder: Path
@@ -51,12 +51,12 @@ class Played:
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """Every step but the reset."""
+        """Every step except the reset."""
         return self.lines[2:]
 
     @property
     def exchanges(self) -> list[Exchange]:
-        """Everything that the trajectory records of the model."""
+        """All exchanges with the model that the trajectory records."""
         return msgspec.convert([each for step in self.steps for each in step.get("exchanges", ())], list[Exchange])
 
     @property
@@ -71,7 +71,7 @@ class Played:
 async def play_one(
     directory: Path, server, agent="debug_agent", *, task=None, settings=None, spec=None, name="one", **fields
 ) -> Played:
-    """Play one episode of an agent with the model of ``server``, and check every request of it."""
+    """Run one episode of an agent with the model of ``server``, and check every request that it sends."""
     async with server:
         config = directory / f"{name}.json"
         model = {"model": "scripted", "endpoint": server.url, "api_key": "k", **(settings or {})}
@@ -111,12 +111,12 @@ async def play_one(
 
 @pytest.fixture
 def play(tmp_path):
-    """``play_one`` in the directory of the test."""
+    """``play_one`` with the temporary directory of the test."""
     return partial(play_one, tmp_path)
 
 
 def as_sent(exchanges: list[Exchange], config: Path) -> list[str]:
-    """The messages of each recorded request, in the form that the model's server gets."""
+    """Return the messages of each recorded request, in the form that the model's server receives."""
     requests = [request for request in sent_requests(exchanges) if request is not None]
     assert len(requests) == len(exchanges)
     settings = load_models(config).settings("m")

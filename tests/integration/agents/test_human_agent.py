@@ -23,7 +23,7 @@ TIMEOUT_SECONDS = 90
 
 @pytest.fixture
 def folder(tmp_path):
-    """A buggy repository of its own, and a manifest of ten lines beside it."""
+    """A buggy repository, with a manifest of ten lines beside it."""
     repository = tmp_path / "repository"
     repository.mkdir()
     (repository / "greeting.py").write_text('def greet(name):\n    return f"Hello, {nam}"\n')
@@ -91,7 +91,7 @@ def test_ctrl_c_drops_the_line_and_ctrl_d_cancels_the_episode(folder, terminal):
     terminal.sendcontrol("c")
     terminal.sendline("help")
     terminal.expect("end the episode")
-    terminal.expect("dgym>")  # of the next prompt: Ctrl-D means nothing between two
+    terminal.expect("dgym>")  # of the next prompt: between two prompts, Ctrl-D has no effect
     terminal.sendcontrol("d")
     terminal.expect("Cancelled")
     terminal.expect(pexpect.EOF)

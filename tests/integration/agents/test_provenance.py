@@ -1,4 +1,4 @@
-"""What result.json and the trajectory record so that a run can be repeated."""
+"""Tests of the facts in result.json and the trajectory with which a run can be repeated."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Agents that go on with an episode which another worker began."""
+"""Tests of agents that resume an episode of another agent pod."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ from tests.support.bare_python import bare_python
 
 
 class Attached:
-    """A session that lives, as it is when another worker takes it over: a reset answers with what it answered first."""
+    """A running session that another agent pod takes over: ``reset`` returns the first observation again."""
 
     def __init__(self, env, first):
         self._env = env
@@ -67,7 +67,7 @@ class Interrupted(Exception):
 
 
 class Interrupting:
-    """Raises after so many steps, as if the agent pod had died."""
+    """Raises after a number of steps, as if the agent pod had died."""
 
     def __init__(self, env, steps):
         self._env = env
@@ -90,7 +90,7 @@ LONG_SCRIPT = [LOOK, PROSE, MANY, PROSE, REPAIR, comment(1), SUBMIT]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def whole(tmp_path_factory):
-    """The server of an episode that nothing interrupted."""
+    """The server of an episode that was not interrupted."""
     server = FakeOpenAI(script=LONG_SCRIPT)
     async with server, AsyncRepoEnv(make_task(), sandbox="none", python=bare_python()) as env:
         first, _ = await env.reset()

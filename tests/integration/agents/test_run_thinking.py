@@ -1,4 +1,4 @@
-"""``dgym run`` with agents that ask a model: benchmarks, repositories, people in the model's place."""
+"""Tests of ``dgym run`` with agents that use a model: benchmarks, repositories, and a person in the model's place."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def here():
 
 @pytest.fixture
 def repository(tmp_path):
-    """Somebody's repository, with a secret and a protected test."""
+    """A repository of a user, with a secret file and a protected test."""
     path = tmp_path / "repository"
     path.mkdir()
     (path / "calc.py").write_text(BUGGY)
@@ -115,7 +115,7 @@ def test_the_patch_is_applied_after_a_question(repository, run):
             done = run(server, *arguments, stdin=answer)
             assert done.returncode == 0, done.stderr
             assert f"Apply it to {repository}?" in done.stderr
-        assert len(server.received) == 2  # the finished episode is not played again to ask again
+        assert len(server.received) == 2  # the finished episode does not run again only to repeat the question
     assert "a + b" in (repository / "calc.py").read_text()
     assert (repository / "calc.py").stat().st_mode & 0o777 == 0o640
 

@@ -1,4 +1,4 @@
-"""What the model was sent: as its server received it, as OpenAI's schema has it, and as the trajectory shows it."""
+"""Tests of requests to the model: the server's record, OpenAI's schema and the trajectory agree."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""``dgym agent show``: the request that it prints is the one that an episode sends."""
+"""Tests of ``dgym agent show``: an episode sends the same request as the command prints."""
 
 import json
 import textwrap
@@ -10,7 +10,7 @@ from tests.support.bare_python import bare_python
 from tests.support.command import dgym as run_dgym
 
 PAGE = (60, 80)
-"""Lines, and characters of each."""
+"""Number of lines, and of characters in each line."""
 TASK = """
 apiVersion: dgym.dev/v1alpha1
 kind: DebugTask
@@ -27,7 +27,7 @@ spec:
 
 @pytest.fixture
 def dgym(tmp_path):
-    """dgym, with the model ``m`` of a server."""
+    """Runs ``dgym`` with the model ``m`` of a server."""
     (tmp_path / "task.yaml").write_text(TASK)
 
     def command(server, *arguments, **settings):

@@ -1,4 +1,4 @@
-"""The agents that ask a model, against a scripted one: real sessions, real HTTP."""
+"""Tests of the agents that use a model, with real sessions and a scripted model behind real HTTP."""
 
 import asyncio
 import itertools
@@ -37,7 +37,7 @@ def comment(number):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def solved(tmp_path_factory):
-    """The episode of the debug agent that makes the calls of ``SOLUTION``."""
+    """The episode in which the debug agent makes the calls of ``SOLUTION``."""
     settings = {"input_price": 2, "output_price": 8}
     directory = tmp_path_factory.mktemp("solved")
     return await play_one(directory, FakeOpenAI(script=SOLUTION), settings=settings, seed=7, temperature="0.5")
@@ -53,7 +53,7 @@ def test_the_debug_agent_sees_everything_and_repairs_the_bug(solved):
     assert [message["role"] for message in history] == ["assistant", "tool"] * 3
     assert "total -= b" in history[1]["content"]
     assert "At calc.py:3 in add" in history[-1]["content"]
-    assert "it adds" in played.steps[3]["observation"]["text"]  # the tests run by themselves after a rewrite
+    assert "it adds" in played.steps[3]["observation"]["text"]  # the agent runs the tests after each rewrite
     assert played.steps[3]["observation"]["score"] == {"score": 1, "maxScore": 1}
     for words in ("reasoning:\n    What is there?", "says:\n    I look.", "call: pdb command='b calc.py:3'"):
         assert words in played.narrated
@@ -284,7 +284,7 @@ def without_marks(request):
 
 
 def grows(requests):
-    """Whether each request begins with the messages and tools of the one before, byte for byte."""
+    """True if each request begins with the messages and tools of the request before it, byte for byte."""
     pairs = [
         (json.dumps(request[part])[:-1], json.dumps(later[part]))
         for request, later in itertools.pairwise(requests)
@@ -449,7 +449,7 @@ WRONG = [
 
 @pytest.mark.parametrize("tool_calling", ["native", "text"])
 async def test_the_arm_without_a_debugger_reads_nothing_about_one(play, tool_calling):
-    # The manifest names pdb, as one for both arms does.
+    # The manifest lists pdb, like a manifest for both arms.
     tools = ["pdb", "listdir", "view", "grep", "eval", "rewrite", "bash", "submit"]
     script = [*CONTROL[:-1], *WRONG, SUBMIT]
     settings = {"tool_calling": tool_calling}
@@ -482,7 +482,7 @@ async def test_an_episode_ends_at_its_cost_limit_and_is_scored(play):
     limit = format(sum(spent[:3]), "f")
     played = await play(FakeOpenAI(script=script), settings=PRICED, maxSteps=6, costLimit=limit)
     assert (played.result.steps, Decimal(played.result.price)) == (3, Decimal(limit))
-    assert played.result.resolved  # scored on the workspace as it is
+    assert played.result.resolved  # the workspace is scored as it is
     played = await play(FakeOpenAI(script=[LOOK]), settings=PRICED, costLimit="0.5", name="unrepaired")
     assert played.result.reason is EndReason.COST_LIMIT_REACHED
     assert (played.result.score, played.result.max_score) == (0, 1)
@@ -603,7 +603,7 @@ def observed(played):
 
 
 def without_place(text):
-    """Without what differs from run to run, and the directory of a sandbox of kind none."""
+    """Remove the parts that differ between runs, and the directory of the sandbox of kind ``none``."""
     return re.sub(r"files-\w+", "files", normalize(text))
 
 

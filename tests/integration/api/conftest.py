@@ -1,4 +1,4 @@
-"""The custom resources of dgym in a real API server."""
+"""Fixtures for the custom resources of dgym in a real API server."""
 
 import http.client
 import json
@@ -15,7 +15,7 @@ GROUP = "/apis/dgym.dev/v1alpha1"
 
 
 class Api:
-    """One connection to the API server that is kept: hundreds of manifests are tried in a second or two."""
+    """A persistent connection to the API server, because tests send hundreds of manifests in a second or two."""
 
     def __init__(self, server):
         address = urlsplit(server.url)
@@ -24,13 +24,13 @@ class Api:
         self._token = server.token
 
     def call(self, method, path, body=None, content_type="application/json"):
-        """Status and decoded body of the answer, which is plain text for paths that are not served (yet)."""
+        """Return status and decoded body. Without JSON, as for paths that are not served, the body is {}."""
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
         data = None if body is None else json.dumps(body)
         try:
             response = self._ask(method, path, data, headers)
         except ConnectionError:
-            # The server closes a connection that other tests left unused for a minute and a half.
+            # The server closes a connection after 90 seconds without a request.
             self._connection.close()
             response = self._ask(method, path, data, headers)
         answer = response.read()
@@ -54,7 +54,7 @@ class Api:
 
     @staticmethod
     def causes(answer):
-        """Why a manifest is refused, each as ``field: message``."""
+        """The reasons for which a manifest is refused, each as ``field: message``."""
         return [f"{each['field']}: {each['message']}" for each in answer["details"]["causes"]]
 
     def close(self):
@@ -67,7 +67,7 @@ def path_of(namespace, kind):
 
 @pytest.fixture(scope="session")
 def kinds(api_server):
-    """The connection to a server that knows our kinds; other tests may have told it of them already."""
+    """The connection to a server on which the kinds of dgym are defined. Other tests may have defined them already."""
     api = Api(api_server)
     for definition in custom_resource_definitions():
         status, answer = api.call("POST", DEFINITIONS, definition)
@@ -82,7 +82,7 @@ def kinds(api_server):
 
 @pytest.fixture
 def refused(kinds, api_namespace):
-    """Why the server refuses a manifest."""
+    """A function that returns the reasons for which the server refuses a manifest."""
 
     def why(kind, spec, *, name="a"):
         status, answer = kinds.create(api_namespace, kinds.manifest(kind, spec, name), dry_run=True)

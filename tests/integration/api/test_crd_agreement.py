@@ -1,4 +1,4 @@
-"""The API server and ``dgym.api.loads`` take the same manifests and make the same of them."""
+"""Tests that the API server and ``dgym.api.loads`` accept the same manifests and decode them to the same values."""
 
 import copy
 import json
@@ -15,7 +15,7 @@ from dgym.errors import ManifestError
 EXAMPLES = Path(__file__).parents[3] / "examples"
 STRUCTS = {"DebugTask": DebugTask, "Episode": Episode, "EpisodeSet": EpisodeSet}
 LARGE = 5_000
-"""Longer texts are not sent; that they are bounded shows in the total of inline files."""
+"""Longer texts are not sent. Another test covers the limit for the total of inline files."""
 
 GOOD_STARTS = {"/": "/a", "[a-z][a-z0-9+.-]*:": "a:a", "[0-9a-f]{64}": "a" * 64, "[0-9]+": "1"}
 BAD = ["", "-a", "a b", "/a", "é", "1."]
@@ -40,7 +40,7 @@ STRUCT_MINIMAL = {
     "LabelRequirement": {"key": "a", "operator": "In", "values": ["a"]},
 }
 ELSEWHERE = {("Episode", "task"), ("EpisodeSpec", "task"), ("EpisodeSpec", "taskRef")}
-"""Fields whose insides are tried as a DebugTask of their own, or belong to rules that have tests of their own."""
+"""Fields that are tested as a DebugTask, or that belong to rules with their own tests."""
 
 
 def texts(type_):
@@ -54,7 +54,7 @@ def texts(type_):
 
 
 def values(type_):
-    """Values at and beyond every bound of a type, right and wrong ones alike."""
+    """Yield values at and beyond every bound of a type, both valid and invalid."""
     members = type_.types if isinstance(type_, inspect.UnionType) else [type_]
     for member in members:
         yield from values_of_one(member)
@@ -113,7 +113,7 @@ def _items(value):
 
 
 def lenient(spec, kind):
-    """Where the server takes more than we do: a tool that has options has any number of unknown fields too."""
+    """True if the server may accept more than ``loads``: a tool with options may also have unknown fields."""
     holders = [spec] if kind == "Episode" else [spec.get("template"), *_items(spec.get("arms"))]
     tools = next((holder["tools"] for holder in holders if isinstance(holder, dict) and holder.get("tools")), None)
     tool = tools[0] if isinstance(tools, list) and tools else None
@@ -189,7 +189,7 @@ def test_a_status_is_kept_as_it_is_written(kinds, api_namespace, kind):
     status, answer = kinds.patch(api_namespace, kind, "a", {"status": STATUSES[kind]}, below="/status")
     assert status == 200, answer
     assert loaded(answer).status == loaded({**kinds.manifest(kind, MINIMAL[kind]), "status": STATUSES[kind]}).status
-    # The spec has a road of its own.
+    # A patch of the status does not change the spec.
     status, answer = kinds.patch(api_namespace, kind, "a", {"spec": {"suspend": True}}, below="/status")
     assert not answer["spec"]["suspend"]
 

@@ -1,4 +1,4 @@
-"""What Flux, Helm and Argo CD take an object for: statuses as the operator writes them, stored by a real API server."""
+"""Tests of the health that Flux, Helm and Argo CD compute from the statuses of the operator, on a real API server."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ SPECS = {
 }
 HEALTH = Path(__file__).parents[3] / "docs" / "argocd-health.yaml"
 NEW = None
-"""No operator has seen the object yet."""
+"""An object without status: the operator has not processed it yet."""
 
 
 def finished(status="True"):
@@ -124,13 +124,13 @@ def test_argo_cd_shows_reason_and_message():
 
 
 def argo_health(item):
-    """What Argo CD shows: it calls the script of the kind with the object as the global ``obj``."""
+    """Return the health in Argo CD, which runs the script of the kind with the object as the global ``obj``."""
     checks = yaml.safe_load(HEALTH.read_text())["data"]
     check = checks.get(f"resource.customizations.health.dgym.dev_{item['kind']}")
     if check is None:
-        # It takes such an object for healthy once it is there.
+        # Without a script, Argo CD reports an existing object as healthy.
         return {"status": "Healthy", "message": ""}
-    # Argo CD's interpreter has Lua 5.1.
+    # The interpreter of Argo CD implements Lua 5.1.
     lua = LuaRuntime(register_builtins=False)
     lua.globals().obj = lua.table_from(item, recursive=True)
     return dict(lua.execute(check))

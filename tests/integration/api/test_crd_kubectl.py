@@ -1,4 +1,4 @@
-"""The custom resources as a user of kubectl meets them."""
+"""Tests of the custom resources with kubectl."""
 
 import json
 from pathlib import Path
@@ -115,7 +115,7 @@ def test_sets_show_their_reason_and_are_selected_by_it(kinds, kubectl, api_names
 
 @pytest.mark.parametrize("options", [(), SERVER_SIDE], ids=["client-side", "server-side"])
 def test_examples_that_are_applied_again_are_unchanged(kubectl, options):
-    # The second server-side apply stores the default of the status, which the operator writes otherwise.
+    # The second server-side apply stores the default of the status, which the operator otherwise writes.
     for _ in range(2):
         kubectl("apply", "-R", "-f", EXAMPLES, *options)
     versions = ("get", "dgym", "-o", "jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.resourceVersion}")

@@ -1,4 +1,4 @@
-"""Each rule between fields: what breaks it is refused with the message that its author needs."""
+"""Tests of the rules between fields: the server refuses a manifest that breaks a rule, with a helpful message."""
 
 import pytest
 
@@ -179,7 +179,7 @@ def test_the_name_of_an_episode_leaves_room_for_the_attempt(kinds, refused, api_
 
 @pytest.fixture
 def changed(kinds, api_namespace):
-    """What the server says to a change of a stored object: None, or its causes."""
+    """A function that changes a stored object. Returns None, or the causes for which the server refuses the change."""
 
     def change(kind, spec, patch):
         status, answer = kinds.create(api_namespace, kinds.manifest(kind, spec))

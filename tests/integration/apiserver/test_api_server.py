@@ -1,4 +1,4 @@
-"""The API server that integration tests stand on."""
+"""Tests of the API server that integration tests use."""
 
 import fcntl
 import json
@@ -33,7 +33,7 @@ def test_objects_are_defaulted_validated_and_audited(api_server: ApiServer, api_
     def mine() -> list[dict[str, Any]]:
         return [entry for entry in api_server.writes() if entry["objectRef"].get("namespace") == api_namespace]
 
-    # A request is logged after its answer.
+    # The server logs a request after it has answered.
     deadline = time.monotonic() + 90
     while sum(entry["objectRef"]["resource"] == "pods" for entry in mine()) < 2:
         assert time.monotonic() < deadline
@@ -55,7 +55,7 @@ def test_service_accounts_may_do_what_rbac_grants(api_server: ApiServer, api_nam
     api_server.kubectl("create", "role", "v", "--verb=list", "--resource=pods", "-n", api_namespace)
     grant = ("create", "rolebinding", "v", "--role=v", f"--serviceaccount={api_namespace}:a", "-n", api_namespace)
     api_server.kubectl(*grant)
-    # The authorizer learns of grants by a watch.
+    # The authorizer receives grants through a watch.
     deadline = time.monotonic() + 90
     while api_server.kubectl(*list_pods).returncode:
         assert time.monotonic() < deadline

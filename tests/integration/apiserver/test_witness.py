@@ -1,4 +1,4 @@
-"""What is recorded of a cluster while tests run, and found in it afterwards."""
+"""Tests of the record of a cluster's objects during tests, and of the search for leaked secrets in it."""
 
 import base64
 import os
@@ -18,7 +18,7 @@ PASSWORD = "correct horse battery"
 
 @pytest.fixture
 def kubectl(api_server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """kubectl on PATH talks to the server."""
+    """Put kubectl for this server on PATH."""
     program = find_binary("kubectl")
     if program is None:
         absent("apiserver", "there is no kubectl (make binaries builds it)")

@@ -1,4 +1,4 @@
-"""Every manifest under examples/ runs as it stands; each task fails untouched and is solved by its solution."""
+"""Tests of the unchanged manifests under examples/: each task fails at first, and its solution resolves it."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
 
 
 def tasks_of(path):
-    """The tasks of all episodes of a manifest, each once."""
+    """The tasks of all episodes of a manifest, without duplicates."""
     resources = load(path)
     tasks = [resource for resource in resources if isinstance(resource, DebugTask)]
     found = {}
@@ -43,7 +43,7 @@ async def test_examples_are_broken_and_can_be_solved(path):
 
 
 def test_arms_run_the_same_tasks_side_by_side_and_are_compared(tmp_path, monkeypatch):
-    """The example as it stands, with recorded agents in place of those that ask a model."""
+    """The unchanged example, with recorded agents in place of agents that use a model."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gives-up.jsonl").write_text('{"tool": "submit", "arguments": {}}\n')
     gives_up = {"name": "replay", "parameters": {"trajectory": str(tmp_path / "gives-up.jsonl")}}

@@ -1,4 +1,4 @@
-"""Commits of repositories that strangers have made: their files, and none of their programs."""
+"""Tests of commits from untrusted repositories: their files are exported, but their programs do not run."""
 
 import shutil
 import subprocess

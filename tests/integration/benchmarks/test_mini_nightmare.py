@@ -1,4 +1,4 @@
-"""The bundled tasks are what they claim to be: broken before their solution, whole after it, found by pdb."""
+"""Tests of the bundled tasks: the tests fail before the solution and pass after it, and pdb helps to find each bug."""
 
 import ast
 import os
@@ -20,7 +20,7 @@ each_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: task.metadat
 
 
 def repository(task, *, solved):
-    """Files of the task by path, before or after its solution."""
+    """The files of a task by path, before or after its solution."""
     files = {file.path: file.data() for file in task.spec.source.files}
     if solved:
         versions = {path: FileVersion(data=data, mode=0o644, is_symlink=False) for path, data in files.items()}
@@ -30,7 +30,7 @@ def repository(task, *, solved):
 
 
 def outcomes(root, *, solved):
-    """What every test of every task came to, from one run of pytest over copies of all repositories."""
+    """The outcomes of all tests of all tasks, from a single run of pytest over copies of all repositories."""
     for task in TASKS:
         for path, data in repository(task, solved=solved).items():
             file = root / task.metadata.name / path

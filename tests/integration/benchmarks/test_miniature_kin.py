@@ -1,4 +1,4 @@
-"""Miniatures of other benchmarks run here: gold resolves, empty does not."""
+"""Tests with miniatures of other benchmarks: the gold patch resolves a task, and an empty patch does not."""
 
 import subprocess
 
@@ -36,7 +36,7 @@ def tree(root, commit):
 
 @pytest.fixture
 def assert_sound():
-    """The gold patch resolves a task, and the empty one does not."""
+    """A function that checks that the gold patch resolves a task and that an empty patch does not."""
 
     async def check(task):
         found = await check_task(task, Opening(python=bare_python()), repeats=1)

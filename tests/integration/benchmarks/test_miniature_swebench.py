@@ -1,4 +1,4 @@
-"""A miniature of SWE-bench runs here: gold resolves, nothing else does, and the future is out of reach."""
+"""Tests with a miniature of SWE-bench: only the gold patch resolves a task, and later commits are not accessible."""
 
 import json
 import os
@@ -25,7 +25,7 @@ sed -i 's/int(whole) \\* 100/int(whole) * 10/' coins/money.py
 
 @pytest.fixture(scope="module")
 def mini(tmp_path_factory):
-    """Run ``dgym benchmark`` where the miniature is imported; its repositories."""
+    """A function that runs ``dgym benchmark`` with the imported miniature, and the directory of its repositories."""
     root = tmp_path_factory.mktemp("mini")
     rows = make_repository(root)
     environment = {**os.environ, "XDG_CACHE_HOME": str(root / "cache")}

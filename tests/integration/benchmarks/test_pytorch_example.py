@@ -1,4 +1,4 @@
-"""The training script under examples/pytorch: its fault is found by pdb while it runs, where torch is installed."""
+"""Tests of the training script under examples/pytorch: pdb shows its bug while it runs. They need torch."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def task():
 
 @pytest.fixture(scope="module")
 def python():
-    """An interpreter that has torch and pytest."""
+    """An interpreter with torch and pytest."""
     given = os.environ.get(VARIABLE, sys.executable)
     looks = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
     if subprocess.run([given, "-c", looks], check=False).returncode != 0:

@@ -114,7 +114,7 @@ class Broken(BaseAgent):
 
 
 class Folder:
-    """A directory with a manifest, and dgym run in it."""
+    """A directory with a manifest, and methods that run dgym in it."""
 
     def __init__(self, path):
         self.path = path
@@ -139,7 +139,7 @@ class Folder:
         return dgym(*arguments, cwd=self.path, stdin=stdin)
 
     def run_process(self, *arguments, stdin=""):
-        """``run`` in a process of its own, for the debugger and for threads."""
+        """Like ``run``, but in a separate process, for the debugger and for threads."""
         return subprocess.run(
             self.arguments(*arguments),
             cwd=self.path,
@@ -151,7 +151,7 @@ class Folder:
         )
 
     def start(self, *arguments):
-        """In a session of its own, as a terminal's foreground group."""
+        """Start the run in a new session, as the foreground process group of a terminal."""
         return subprocess.Popen(
             self.arguments(*arguments),
             cwd=self.path,
@@ -166,7 +166,7 @@ class Folder:
         return sorted(path.parent for path in (self.path / "results").glob("*/*/*/*/trajectory.jsonl"))
 
     def waiting(self, number):
-        """Process ids of agents that wait, once there are ``number`` of them."""
+        """Process ids of the waiting agents, as soon as there are ``number`` of them."""
 
         def found():
             return self.marks.is_dir() and [int(path.stem) for path in self.marks.glob("*.pid")]
@@ -197,13 +197,13 @@ def folder(tmp_path):
 
 
 def _serves_this_process(process):
-    """True for the fork server and the resource tracker, which multiprocessing starts once for all later tests."""
+    """True for the fork server and the resource tracker, which multiprocessing starts once and later tests share."""
     return process.ppid() == os.getpid() and "from multiprocessing." in " ".join(process.cmdline())
 
 
 @pytest.fixture
 def no_process_survives(tmp_path):
-    """Nothing started from the test's directory is alive afterwards."""
+    """Check at the end that no process with the test's directory as working directory is left."""
     yield
 
     def survivors():

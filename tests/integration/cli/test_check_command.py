@@ -1,4 +1,4 @@
-"""``dgym check`` over real runs, and what results say afterwards."""
+"""Tests of ``dgym check`` with real runs, and of the warnings in later results."""
 
 import json
 

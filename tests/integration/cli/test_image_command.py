@@ -1,4 +1,4 @@
-"""`dgym image` and `dgym submit --registry` with a builder that only records what it is asked for."""
+"""Tests of `dgym image` and `dgym submit --registry` with a builder that only records its calls."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ EPISODE = {
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """One for all tests, with the environments of the user's: the one that downloads wheels takes seconds to make."""
+    """A shared cache with a link to the user's environments: to create the environment for downloads takes seconds."""
     cache, environments = tmp_path_factory.mktemp("cache"), cache_directory() / "environments"
     environments.mkdir(exist_ok=True)
     (cache / "dgym").mkdir()
@@ -50,7 +50,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture
 def dgym(tmp_path, monkeypatch, cache):
-    """The command with an index of two wheels, and a podman that records its calls."""
+    """The command with an index of two wheels, and a ``podman`` that records its calls."""
     index, programs, state = (tmp_path / name for name in ("index", "bin", "state"))
     for directory in (index, programs, state):
         directory.mkdir()

@@ -1,4 +1,4 @@
-"""`dgym init` and `dgym check` at a terminal: questions, answers, Ctrl-C, and no question without a terminal."""
+"""Tests of `dgym init` and `dgym check` with and without a terminal: questions, answers and Ctrl-C."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ exit 1
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """Variables for an index with pytest and ``lacking``, and for a cache."""
+    """Environment variables for an index with pytest and ``lacking``, and for a cache."""
     directory = tmp_path_factory.mktemp("shared")
     variables = write_index(directory, PYTEST)
     write_wheel(directory, "lacking", "1.0", files={"lacking.py": "TOTAL = 5\n"})
@@ -114,7 +114,7 @@ def test_nothing_is_added_after_no(terminal, tmp_path):
 
 
 def wait_until_asleep(pid):
-    """Wait until the process's main thread waits in a system call."""
+    """Wait until the main thread of the process waits in a system call."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while psutil.Process(pid).status() != psutil.STATUS_SLEEPING:
         assert time.monotonic() < deadline
@@ -124,7 +124,7 @@ def wait_until_asleep(pid):
 def test_ctrl_c_at_the_question_leaves_the_manifest_as_it_was_written(terminal, tmp_path):
     child = terminal("init", "shop")
     child.expect(QUESTION)
-    # Python handles a signal that arrives just before the read only after the next line.
+    # Python handles a signal that arrives just before the read only after the next line of input.
     wait_until_asleep(child.pid)
     child.sendcontrol("c")
     assert ended(child) == 130

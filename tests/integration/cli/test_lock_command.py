@@ -1,4 +1,4 @@
-"""``dgym lock``, with an index of made-up wheels."""
+"""Tests of ``dgym lock``, with an index of generated wheels."""
 
 import sys
 

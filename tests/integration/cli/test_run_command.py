@@ -17,7 +17,7 @@ def finished_once(tmp_path_factory):
 
 @pytest.fixture
 def finished(finished_once, tmp_path):
-    """The directory of a run that has ended, and what it printed."""
+    """The directory of a finished run, and its output."""
     folder, done = finished_once
     shutil.copytree(folder.path, tmp_path, dirs_exist_ok=True)
     return Folder(tmp_path), done

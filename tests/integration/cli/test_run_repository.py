@@ -1,4 +1,4 @@
-"""``dgym run DIR`` and ``dgym check DIR`` of repositories without a manifest: in the environment that init proposes."""
+"""Tests of ``dgym run DIR`` and ``dgym check DIR`` without a manifest, in the environment that init proposes."""
 
 import json
 import os
@@ -31,7 +31,7 @@ WALK = [
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
-    """A cache of its own, and an index with what the repository needs."""
+    """Environment variables for an index with the packages that the repository needs, and for a new cache."""
     names = (*PYTEST, "pytest-asyncio", "typing_extensions", *HATCHLING)
     variables = write_index(tmp_path_factory.mktemp("index"), names)
     return {**variables, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}

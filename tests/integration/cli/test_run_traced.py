@@ -1,4 +1,4 @@
-"""``dgym run`` sends traces where the OTEL_* variables say; a collector that is not there changes nothing."""
+"""Tests of the traces of ``dgym run``: it sends them as the OTEL_* variables require, and works without a collector."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What the pages about the cluster say is what the code does: reasons, templates, manifests."""
+"""Tests that the pages about the cluster agree with the code: reasons, templates and manifests."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ def page(name):
 
 
 def rows(text):
-    """The cells of every line of every table."""
+    """The cells of every row of every table."""
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line[:2] == "| "]
 
 
@@ -71,8 +71,8 @@ def test_links_lead_somewhere():
 
 
 def headings(path):
-    """The anchors that a page's headings make. A link to a class of a source leads to its heading in the site."""
-    if path.suffix in (".svg", ".webp"):  # by which GitHub and the theme choose a picture
+    """The anchors of a page's headings. For a Python source, the anchors of its classes on the documentation site."""
+    if path.suffix in (".svg", ".webp"):  # GitHub and the theme select a picture with these anchors
         return {"gh-light-mode-only", "gh-dark-mode-only"}
     heading = r"^class (\w+)" if path.suffix == ".py" else r"^#+ (.*)$"
     found = re.findall(heading, path.read_text("utf-8"), re.MULTILINE)

@@ -1,6 +1,6 @@
-"""Every command that the pages show is one that exists, with flags that exist and values that are taken.
+"""Tests of every command on the pages: the command and its flags exist, and its values are accepted.
 
-Running them would take a cluster: here the programs are asked what they know, and Helm what it makes of the values.
+Most commands need a cluster and are not run. The tests read the options of the programs, and Helm renders the values.
 """
 
 import functools
@@ -42,7 +42,7 @@ class Shown(NamedTuple):
 
     @property
     def program(self) -> str:
-        """Its name; that of the clone's own environment without the directory."""
+        """The name of the program, without the directory of the clone's virtual environment."""
         return self.words[0].removeprefix(".venv/bin/")
 
 
@@ -56,7 +56,7 @@ def shown():
 
 
 def simple_commands(line):
-    """The commands of a line, without assignments of variables and what belongs to the shell."""
+    """Yield the commands of a line, without assignments of variables and the syntax of the shell."""
     lexer = shlex.shlex(line.replace("`", "'"), posix=True, punctuation_chars=";|&<>")
     lexer.whitespace_split = True
     words: list[str] = []
@@ -86,7 +86,7 @@ def of(*programs):
 def test_flags_and_values_of_our_own_programs(command):
     group = importlib.import_module(PYTHON_PROGRAMS[command.program])
     program, words = group.main if command.program == "dgym-operator" else group.cli, list(command.words[1:])
-    # A command keeps the names of --help of its first context.
+    # Click caches the help option of a command with the names from the command's first context.
     context = click.Context(program, info_name=command.program, **program.context_settings)
     while isinstance(program, click.Group) and words and not words[0].startswith("-"):
         found = program.get_command(context, words.pop(0))
@@ -100,7 +100,7 @@ def test_flags_and_values_of_our_own_programs(command):
 
 
 def parsed(program, context, words):
-    """The options by their names; a sentence may name an option without the value that it takes."""
+    """The options by name. A sentence on a page may have an option without its value."""
     try:
         return program.make_parser(context).parse_args([*words])[0]
     except click.BadOptionUsage:
@@ -140,7 +140,7 @@ def test_files_of_the_clone():
 
 @pytest.fixture(scope="session")
 def program():
-    """A function from a name to the path of a program; the test is skipped where there is none."""
+    """Return the path of a program with the given name. The test is skipped if it is not installed."""
 
     def find(name):
         path = find_binary(name)
@@ -158,7 +158,7 @@ def program():
 
 @functools.cache
 def output(*words):
-    """What a program prints; the same question is asked once."""
+    """Output of a program. The result is cached."""
     done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
     return done.stdout + done.stderr
 
@@ -199,7 +199,7 @@ def test_values_in_files(page, values, program, tmp_path):
 
 
 def render(helm, *arguments):
-    """The chart refuses what it does not know."""
+    """Render the chart, which refuses unknown values."""
     command = (helm, "template", "dgym", "charts/dgym", "--namespace", "dgym-system", *arguments)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The recorded session of the debugger's page is what the tools answer."""
+"""Test of the recorded session on the page about the debugger: the tools return the same text."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the README shows works as it stands there."""
+"""Tests of the examples in the README: they work without changes."""
 
 import json
 import os
@@ -17,7 +17,7 @@ TEST = "import calc\n\n\ndef test_add():\n    assert calc.add(2, 3) == 5\n"
 
 
 def block(language: str, containing: str) -> str:
-    """The fenced block of that language with that text in it."""
+    """The fenced block in that language with that text."""
     blocks = re.findall(rf"```{language}\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     (found,) = [text for text in blocks if containing in text]
     return found

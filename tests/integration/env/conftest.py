@@ -1,4 +1,4 @@
-"""A small repository with a bug, as a task."""
+"""Fixtures with a task whose small repository has a bug."""
 
 import shutil
 
@@ -41,7 +41,7 @@ SOLUTION = """\
 
 
 def make_task(files=None, **spec):
-    """A DebugTask over inline files; keyword arguments are fields of its spec in camelCase."""
+    """A DebugTask over inline files. Keyword arguments are fields of its spec in camelCase."""
     files = {"calc.py": CALC, "test_calc.py": TESTS, ".debugreadonly": "test_*.py\n"} if files is None else files
     source = {"files": [{"path": path, "content": content} for path, content in files.items()]}
     spec = {"instructions": "calc is wrong", "source": source, "solution": SOLUTION, **spec}

@@ -1,4 +1,4 @@
-"""The code and the commands of pages in docs/ do what the pages say, followed from top to bottom."""
+"""Tests of the code and the commands on pages in docs/, executed from top to bottom."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ import pytest
 from dgym.results import read_trajectory
 from tests.support.command import dgym
 
-# From Python 3.12 on a process with threads warns when it forks, as an async vector environment makes it do.
+# An async vector environment forks. Since Python 3.12, a fork of a process with threads issues a warning.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
     pytest.mark.timeout(500),
@@ -23,7 +23,7 @@ FILE = re.compile(r"^# (\S+\.\w+)$")
 
 
 def follow(page, namespace):
-    """Write files (blocks whose first line is their name), run Python and commands."""
+    """Write the files (blocks whose first line is a file name), and run the Python code and the commands."""
     for language, block in BLOCK.findall((DOCS / page).read_text("utf-8")):
         named = FILE.match(block.split("\n", 1)[0])
         if named:
@@ -36,7 +36,7 @@ def follow(page, namespace):
 
 
 def run_console(block):
-    """Run each ``$ command``; the lines below it must be in its output, but for what ``…`` stands for."""
+    """Run each ``$ command``. The lines below it must be in its output; ``…`` stands for any text."""
     for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
         command, *shown = part.split("#", 1)[0].rstrip().split("\n")
         if command.startswith("pip install"):
@@ -52,7 +52,7 @@ def run_console(block):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty directory to work in, whose modules can be imported while the test runs."""
+    """An empty working directory. Its modules can be imported during the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     before = {*sys.modules}

@@ -1,4 +1,4 @@
-"""dgym/Repo-v0 as a user of Gymnasium meets it."""
+"""Tests of dgym/Repo-v0 through the interface of Gymnasium."""
 
 import os
 import subprocess
@@ -15,21 +15,21 @@ from dgym.errors import EpisodeOver, ManifestError, PluginError
 from dgym.gymnasium import ENVIRONMENT_ID, ToolCalls, UnicodeText
 from dgym.tools import Tool
 
-# From Python 3.12 on a process with threads warns when it forks, as an async vector environment makes it do.
+# An async vector environment forks. Since Python 3.12, a fork of a process with threads issues a warning.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
     pytest.mark.timeout(500),
 ]
 
 RANDOM_STEPS = int(os.environ.get("DGYM_RANDOM_STEPS", "50"))
-"""How long the random agent goes on; a thousand take minutes."""
+"""Number of steps of the random agent. A thousand steps take minutes."""
 
 REPAIR = {"tool": "rewrite", "arguments": {"path": "calc.py", "start": 2, "end": 2, "new_code": "    return a + b"}}
 
 
 @pytest.fixture
 def make(task):
-    """``gymnasium.make`` for the small task; what it makes is closed."""
+    """``gymnasium.make`` for the small task. The environments are closed at the end."""
     made = []
 
     def make_one(**options):
@@ -158,7 +158,7 @@ def test_one_environment_may_have_a_score_where_another_has_none(make_vec):
 @pytest.mark.thorough
 def test_a_random_agent_meets_no_error():
     tasks = load_bundled("mini_nightmare")
-    tools = [name for name in STANDARD_TOOLS if name != "submit"]  # it would end episodes after a few steps
+    tools = [name for name in STANDARD_TOOLS if name != "submit"]  # submit would end episodes after a few steps
     steps = episodes = 0
     while steps < RANDOM_STEPS:
         env = gymnasium.make(ENVIRONMENT_ID, task=tasks[episodes % len(tasks)], tools=tools, max_steps=25)

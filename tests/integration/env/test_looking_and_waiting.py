@@ -1,4 +1,4 @@
-"""Tools that appear late, tests that run by themselves, and looking around without a step."""
+"""Tests of tools that appear later, tests that run after a rewrite, and calls that do not count as steps."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A distribution of somebody else brings a tool and an agent, and ``dgym run`` uses both."""
+"""Tests of a third-party distribution with a tool, an agent and an adapter, which ``dgym`` uses."""
 
 import json
 import os
@@ -33,7 +33,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A directory with the distribution installed, as pip would do it from its wheel."""
+    """A directory in which the distribution is installed, as pip would install its wheel."""
     directory = tmp_path_factory.mktemp("site")
     wheels = tmp_path_factory.mktemp("wheels")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]

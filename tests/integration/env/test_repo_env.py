@@ -1,4 +1,4 @@
-"""An episode as a researcher drives it: reset, step, verdict, patch."""
+"""Tests of RepoEnv in user code: reset, steps, score, patch, tools and limits."""
 
 import pickle
 import subprocess
@@ -359,7 +359,7 @@ def test_closing_twice_and_pickling(task):
 
 
 def test_a_killed_runner_poisons_the_step_and_the_agent_goes_on(task):
-    # Under bubblewrap the runner is the first process of its namespace, which nothing inside can kill.
+    # Under bubblewrap the runner is the first process of its namespace, and processes inside cannot kill it.
     with dgym.RepoEnv(task, sandbox="none") as env:
         env.reset()
         env.step(REPAIR)
@@ -383,7 +383,7 @@ async def test_the_solution_agent_path(task):
 
 @pytest.fixture
 def _only_this_interpreter(tmp_path, monkeypatch):
-    """A machine on which neither bubblewrap nor a container engine is installed."""
+    """Simulate a machine on which neither bubblewrap nor a container engine is installed."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr("dgym.sandbox.container._engine._answered", {})

@@ -114,7 +114,7 @@ class Sleeping(Tool):
 
 @pytest.fixture
 def agents(tmp_path, monkeypatch):
-    """Makes agents for tests importable, here and in worker processes; the name of their module."""
+    """Make agents for tests importable, here and in worker processes. Returns the name of their module."""
     name = f"agents_of_{tmp_path.name}".replace("-", "_")
     (tmp_path / f"{name}.py").write_text(AGENTS)
     monkeypatch.syspath_prepend(str(tmp_path))

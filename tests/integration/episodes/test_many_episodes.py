@@ -1,4 +1,4 @@
-"""Processes that stop answering or die, and many episodes in one process."""
+"""Tests of worker processes that block or die, and of many episodes in one process."""
 
 import asyncio
 from collections import Counter
@@ -16,7 +16,7 @@ PATIENT = Bounds(prepare=60.0, play=60.0)
 
 
 class Run:
-    """What became of the episodes of a pool."""
+    """Listener that records how often each episode started, the results and their order."""
 
     def __init__(self):
         self.starts = Counter()
@@ -92,7 +92,7 @@ def test_an_episode_whose_process_died_after_its_result_was_stored_is_not_run_ag
 
 def test_twenty_episodes_share_a_process(agents, new_job):
     run = Run()
-    # Each waits until all have come as far in its own process.
+    # Each agent waits until all agents have reached the same point in this process.
     jobs = [
         new_job(f"e{number}", f"{agents}:Talking", parameters={"together": IN_ONE_PROCESS, "me": str(number)})
         for number in range(IN_ONE_PROCESS)

@@ -1,4 +1,4 @@
-"""The shell of processes, with work of the tests' own."""
+"""Tests of WorkerProcess with simple payloads."""
 
 import importlib
 import sys
@@ -48,14 +48,14 @@ def process(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     process = WorkerProcess(importlib.import_module(name).open_work)
     yield process
-    # Some tests leave an event loop blocked, which no SIGTERM ends.
+    # Some tests leave an event loop blocked. SIGTERM does not end such a process.
     process.end()
     assert process.exit_status is not None
     sys.modules.pop(name, None)
 
 
 def messages(process, number):
-    """That many results by their keys."""
+    """Receive ``number`` results. Returns them by key."""
     found = {}
     while len(found) < number:
         assert ready([process], seconds=60.0) == [process]

@@ -1,4 +1,4 @@
-"""Fuzzing finds what it is there to find: crashes, hangs and growth."""
+"""Tests of the fuzzing engine: it finds crashes, hangs and memory growth."""
 
 import pytest
 from hypothesis import strategies as st

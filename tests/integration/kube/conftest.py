@@ -1,4 +1,4 @@
-"""Clients of a real API server, and an API server that does everything wrong."""
+"""Fixtures with clients of a real API server, and of a server that fails as the test requires."""
 
 import asyncio
 from collections import Counter
@@ -37,7 +37,7 @@ def thing() -> type[Thing]:
 
 @pytest.fixture
 def requests() -> list[tuple[str, str, int]]:
-    """Verb, plural and status of every request of the client."""
+    """Verb, plural and status of every request that the client sent."""
     return []
 
 
@@ -56,7 +56,7 @@ async def client(api_server: ApiServer, requests: list[tuple[str, str, int]]) ->
 
 @pytest.fixture
 async def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
-    """Wait for a condition, generously."""
+    """A function that waits for a condition, with a long deadline."""
 
     async def wait(condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(90):
@@ -67,7 +67,7 @@ async def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
 
 
 class BadServer:
-    """Answers each list and each watch with what the test says, in turn; the last one from then on."""
+    """A server whose responses to lists, watches and other requests are set by the test. The last response repeats."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -113,7 +113,7 @@ class BadServer:
 
     @staticmethod
     def stream(*chunks: bytes, end: str = "close") -> Handler:
-        """Send the chunks, then ``close`` properly, ``reset`` the connection or ``hang``."""
+        """Send the chunks, then ``close`` the stream properly, ``reset`` the connection or ``hang``."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             response = web.StreamResponse()
@@ -173,7 +173,7 @@ def clock() -> HastyClock:
 
 @pytest.fixture
 async def bad_client(bad_server: BadServer, clock: HastyClock) -> AsyncIterator[Client]:
-    """A client of the bad server for which no wait between tries takes any time."""
+    """A client of the bad server. Its pauses between tries take no time."""
     access = ClusterAccess(server=bad_server.url, credentials=Credentials("Bearer x"))
     async with Client(access, clock=clock, random=Random(1)) as made:
         yield made
@@ -181,7 +181,7 @@ async def bad_client(bad_server: BadServer, clock: HastyClock) -> AsyncIterator[
 
 @pytest.fixture
 async def impatient_client(bad_server: BadServer, clock: HastyClock) -> AsyncIterator[Client]:
-    """One that also gives up soon, for servers that never answer."""
+    """A client with a short timeout, for servers that never answer."""
     access = ClusterAccess(server=bad_server.url, credentials=Credentials("Bearer x"))
     async with Client(access, clock=clock, random=Random(1), timeout=0.5) as made:
         yield made

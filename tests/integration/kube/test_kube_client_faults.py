@@ -1,4 +1,4 @@
-"""Requests to a server that fails: what is repeated, what is not, and how patiently."""
+"""Tests of requests to a server that fails: which requests are repeated, how often, and after which pause."""
 
 from collections.abc import Callable
 from random import Random

@@ -1,7 +1,7 @@
-"""The client and the reflector against kmock, which needs no binaries: what stands in where no API server is built.
+"""Tests of the client and the reflector with kmock, which works without the binaries of an API server.
 
-kmock keeps objects as they were sent: it gives no versions, no pages and no bookmarks, so tests say what it answers
-where these matter. What a real server does is for the other files of this folder.
+kmock stores objects unchanged. It does not set versions, and it does not send pages or bookmarks, so tests define these
+responses. The other files of this folder test the behaviour of a real server.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def bookmark(version: int) -> dict[str, Any]:
 
 
 def in_turn(*payloads: Any) -> Callable[[], Any]:
-    """A reaction that answers every request with the next one; kmock itself would send a tuple as one stream."""
+    """A reaction that answers each request with the next payload; kmock itself would stream a tuple in one response."""
     answers: Iterator[Any] = iter(payloads)
     return lambda: next(answers)
 
@@ -60,7 +60,7 @@ async def kmock_client(kmock: KubernetesEmulator, clock: HastyClock) -> AsyncIte
 async def following(
     client: Client, clock: HastyClock, thing: Any
 ) -> AsyncIterator[tuple[InformerStore[Any], Reflector[Any]]]:
-    """A reflector at work."""
+    """Run a reflector in the background."""
     store: InformerStore[Any] = InformerStore(clock)
     reflector: Reflector[Any] = Reflector(
         client, CONFIG_MAPS, decode=thing, store=store, clock=clock, random=Random(1), namespace="ns"

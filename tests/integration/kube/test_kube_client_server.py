@@ -1,4 +1,4 @@
-"""Requests to a real API server."""
+"""Tests of requests to a real API server."""
 
 import shutil
 import subprocess
@@ -180,10 +180,10 @@ async def test_in_a_pod_the_service_account_is_used(
         assert client.namespace == api_namespace
         with pytest.raises(Unauthorized):
             await client.get(NAMESPACES, api_namespace, decode=bytes)
-        # The kubelet puts another token there; the request that was refused is repeated with it.
+        # The kubelet replaces the token. The client reads it and repeats the refused request.
         (tmp_path / "token").write_text(api_server.token)
         await client.get(NAMESPACES, api_namespace, decode=bytes)
-    # The operator starts without the library that reads kubeconfigs.
+    # In a pod, the client does not import the library that reads kubeconfigs.
     code = (
         "import asyncio, pathlib, sys; from dgym.kube import load_access;"
         " asyncio.run(load_access(service_account=pathlib.Path(sys.argv[1]))); sys.exit('kubernetes' in sys.modules)"

@@ -1,4 +1,4 @@
-"""Events as a real API server keeps them and kubectl shows them."""
+"""Tests of Events: a real API server stores them, and kubectl shows them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Candidates for one Lease in a real API server, each with a clock that the test turns."""
+"""Tests of leader election on a Lease of a real API server. The test advances the clock of each candidate."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +15,7 @@ Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
 class Candidate:
-    """An elector with its own clock, whose work only waits."""
+    """A leader elector with its own clock. Its work only waits."""
 
     def __init__(self, client: Client, namespace: str, identity: str) -> None:
         self.clock = ManualClock()
@@ -65,10 +65,10 @@ def lease(api_server: ApiServer, api_namespace: str) -> Callable[[], dict[str, A
 
 
 async def turn(until: Until, candidate: Candidate, seconds: float, condition: Callable[[], bool]) -> None:
-    """Let time pass for one candidate in steps that leave it room for requests, until something is so."""
+    """Advance the clock of a candidate until a condition is true, in steps that leave time for its requests."""
     for _ in range(int(seconds)):
         await candidate.clock.advance(1.0)
-        # Its requests take real time; it sleeps again when they are answered, or it is done.
+        # Requests take real time. The candidate sleeps again after the response, or its task ends.
         await until(lambda: candidate.clock.sleepers > 0 or candidate.task.done() or condition())
         if condition():
             return
@@ -93,7 +93,7 @@ async def test_the_first_leads_and_the_second_takes_over_when_it_falls_silent(
     await turn(until, second, 10, lambda: second.leading)
     assert (lease()["holderIdentity"], lease()["leaseTransitions"]) == ("second", 1)
 
-    # The first one's loop was stuck all the time; it knows by its clock, and then by the Lease.
+    # The loop of the first candidate was blocked. Its clock ends its leadership, and then it reads the Lease.
     first.clock.jump(10.0)
     assert not first.elector.is_leader()
     await turn(until, first, 10, first.task.done)
@@ -222,7 +222,7 @@ async def test_a_released_lease_is_taken_at_once(
     second = candidate("second")
     await until(lambda: second.clock.sleepers > 0)
     await first.stop()
-    # No time passes for the second: it sees the Lease.
+    # The clock of the second candidate does not advance: it reads the Lease through a watch.
     await until(lambda: second.leading)
     assert lease()["holderIdentity"] == "second"
 
@@ -252,7 +252,7 @@ async def test_a_lease_that_was_written_meanwhile_is_released_if_it_is_still_hel
     records: Callable[[str], LeaseRecord],
     lease: Callable[[], dict[str, Any]],
 ) -> None:
-    """As by a renewal that was cancelled on its way, or by another candidate."""
+    """A cancelled renewal or another candidate can write the Lease meanwhile."""
     first = records("first")
     assert await first.renew(10)
     spec = {"holderIdentity": written, "renewTime": "2030-01-01T00:00:00.000000Z"}
@@ -279,7 +279,7 @@ async def test_a_note_from_before_another_holder_is_not_used(
     first, second = records("first"), records("second")
     assert await first.renew(30.0)
     await first.release(30.0, note="all up to 7")
-    # A holder that knows no notes, as of an older release.
+    # A holder of an older release does not write notes.
     for spec in ({"holderIdentity": "older", "leaseTransitions": 1}, {"holderIdentity": ""}):
         await client.patch(LEASES, "leader", {"spec": spec}, namespace=api_namespace, decode=bytes)
     assert await second.renew(30.0)

@@ -1,4 +1,4 @@
-"""A watch in front of an API server that fails in every way: it recovers, and never asks in a hot loop."""
+"""Tests of a reflector with an API server that fails in many ways: it recovers, and it pauses between requests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,7 +29,7 @@ def reflector(bad_client: Client, store: InformerStore[Any], clock: HastyClock, 
 def impatient(
     impatient_client: Client, store: InformerStore[Any], clock: HastyClock, thing: type[Any]
 ) -> Reflector[Any]:
-    """One that gives up soon what is silent."""
+    """A reflector that gives up a silent server soon."""
     settings = WatchSettings(silence_seconds=0.5)
     return Reflector(
         impatient_client, CONFIG_MAPS, decode=thing, store=store, clock=clock, random=Random(3), settings=settings
@@ -85,7 +85,7 @@ async def test_a_watch_that_fails_is_tried_again_ever_more_slowly_and_goes_on_wh
     async with running(reflector):
         await until(lambda: names(store) == {"a", "b"})
     assert bad_server.counts["lists"] == 1
-    # aiohttp itself repeats a request once if a connection that it kept open turns out to be closed.
+    # aiohttp itself repeats a request once if the server has closed a kept connection.
     assert 7 <= bad_server.counts["watches"] <= 13
     assert len(clock.slept) == 6
     for slept, full in zip(clock.slept, [1, 2, 4, 8, 16, 30], strict=True):
@@ -289,7 +289,7 @@ async def test_an_optional_namespace_that_is_gone_keeps_its_objects_for_a_while_
         await until(lambda: reflector.refusal is None)
     assert known[0] == {"a"}
     assert set() in known
-    # How many refused watches come before the second list, the clock decides.
+    # The number of refused watches before the second list depends on the clock.
     assert changes[0] is changes[-1] is False
     assert True in changes
     assert all(before is not after for before, after in pairwise(changes))

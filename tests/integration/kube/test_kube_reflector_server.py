@@ -1,4 +1,4 @@
-"""A store kept like a real API server."""
+"""Tests of a store that follows a real API server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

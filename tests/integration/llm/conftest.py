@@ -14,14 +14,14 @@ KEY = "sk-proj-0123456789abcdef"
 
 @pytest.fixture(autouse=True)
 def _own_limits(tmp_path, monkeypatch):
-    """Limits are shared by the processes of a user; those of other tests must not count."""
+    """Processes of a user share limits. Limits of other tests must not count."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 @pytest.fixture
 async def opened():
-    """``server, model, waits = await opened(server=…, setting=…)``; waits are recorded in place of being waited."""
+    """``server, model, waits = await opened(server=…, setting=…)``. Waits are recorded and take no time."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def opened(*, server=None, get_token=None, noticed_seconds=15.0, **fields):

@@ -1,4 +1,4 @@
-"""Azure's addresses and logins, against servers that answer as Azure does."""
+"""Tests of Azure's addresses and logins, with servers that answer as Azure does."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ async def azure(opened):
 
 @pytest.fixture
 async def identity(monkeypatch):
-    """A managed identity: its server, and the tokens it has given."""
+    """A managed identity: the tokens that its server has issued, and the lifetimes of the next tokens."""
     for name in ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_CLIENT_SECRET", "AZURE_FEDERATED_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     given = []

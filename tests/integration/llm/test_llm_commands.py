@@ -1,4 +1,4 @@
-"""``dgym llm`` and ``dgym init-llm-config``, as they are typed."""
+"""Tests of ``dgym llm`` and ``dgym init-llm-config`` from the command line."""
 
 import json
 import os

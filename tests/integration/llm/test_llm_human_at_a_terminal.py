@@ -1,4 +1,4 @@
-"""A person in the place of a model, at a pseudo-terminal."""
+"""Test of a person in the place of a model, at a pseudo-terminal."""
 
 import sys
 

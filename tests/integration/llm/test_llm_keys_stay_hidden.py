@@ -1,4 +1,4 @@
-"""Whatever goes wrong, and however much is logged: no key is seen."""
+"""Tests that errors and debug logs do not contain keys."""
 
 import logging
 import traceback

@@ -1,4 +1,4 @@
-"""Limits hold for all processes of a user, since ``dgym run`` plays every episode in one of its own."""
+"""Tests of limits that all processes of a user share, because ``dgym run`` uses several worker processes."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The ``openai`` package, unmodified, and a server with real HTTP."""
+"""Tests of models through the unmodified ``openai`` package and a server with real HTTP."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Tokenizers of the Hugging Face Hub, fetched from a server that answers as the Hub does."""
+"""Tests of tokenizers from the Hugging Face Hub, fetched from a server that answers as the Hub does."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ def tokenizer_json(tmp_path):
 
 @pytest.fixture
 def hub(tokenizer_json):
-    """The server, which gives its one tokenizer to those with the right token."""
+    """The server, which returns its only tokenizer to requests with the right token."""
 
     class Hub(BaseHTTPRequestHandler):
         def do_HEAD(self):
@@ -44,7 +44,7 @@ def hub(tokenizer_json):
             else:
                 self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
 
-        do_GET = do_HEAD  # noqa: N815 - as its base names it
+        do_GET = do_HEAD  # noqa: N815 - the base class defines the name
 
         def _answer(self, status, body, headers):
             self.send_response(status)
@@ -67,7 +67,7 @@ def hub(tokenizer_json):
 
 
 def count(hub, home, token):
-    # The package reads its variables when it is imported, so in a process of its own.
+    # The package reads its variables at import, so it needs a new process.
     environment = {
         "HF_ENDPOINT": hub,
         "HF_HOME": str(home),

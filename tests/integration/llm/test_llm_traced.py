@@ -1,4 +1,4 @@
-"""The span of a request to a model: what it says always, and what only on request."""
+"""Tests of the span of a model request: attributes that it always has, and contents that it has only on request."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Every expression of rules and dashboards, and the names of metrics and labels in one."""
+"""The expressions of all rules and dashboards, and the names of metrics and labels in an expression."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from dgym_operator.app import CATALOGUE as OPERATOR
 from tests.integration.monitoring.conftest import DASHBOARDS, RULES
 
 TARGET_LABELS = {"namespace", "instance", "pod", "component", "job", "le"}
-"""Labels that Prometheus or the scraped target's discovery add."""
+"""Labels that Prometheus or the discovery of targets adds."""
 _PREFIXES = ("dgym_", "process_")
 _PROCESS = {"process_resident_memory_bytes": set(), "process_cpu_seconds_total": set()}
 _STRINGS = re.compile(r'"(?:[^"\\\\]|\\\\.)*"')
@@ -23,14 +23,14 @@ _GROUPS = re.compile(r"\b(?:by|on|ignoring|without|group_left)\s*\(([^()]*)\)")
 
 
 class Expression(NamedTuple):
-    """A panel's query, or a rule's."""
+    """The query of a panel or of a rule."""
 
     where: str
     text: str
 
 
 def queries(*, namespace: str = "dgym", episodes: str = ".*", interval: str = "5m") -> Iterator[Expression]:
-    """The queries of all panels, with Grafana's variables replaced."""
+    """The queries of all panels, with values in place of Grafana's variables."""
     for path in sorted(DASHBOARDS.glob("*.json")):
         for panel in json.loads(path.read_text("utf-8"))["panels"]:
             for target in panel["targets"]:
@@ -48,7 +48,7 @@ def rules() -> Iterator[Expression]:
 
 
 def known() -> dict[str, set[str]]:
-    """Labels by the name of a series: of the catalogues, of the process, and of recording rules."""
+    """Labels by name of the series: from the catalogues of metrics, the process metrics and the recording rules."""
     found = dict(_PROCESS)
     for metric in (*OPERATOR.metrics.values(), *AGENTS.metrics.values()):
         found |= {name: set(metric.labels) for name in metric.series}
@@ -60,7 +60,7 @@ def known() -> dict[str, set[str]]:
 
 
 def names(text: str) -> set[str]:
-    """The series in an expression: whatever has matchers, or looks like a metric of ours or a recording rule."""
+    """The series in an expression: names with matchers, names with a prefix of dgym's metrics, and recording rules."""
     found = _NAMES.findall(_MATCHERS.sub("{", _STRINGS.sub("", text)))
     return {each.rstrip("{ ") for each in found if each.endswith("{") or each.startswith(_PREFIXES) or ":" in each}
 

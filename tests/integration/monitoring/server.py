@@ -1,4 +1,4 @@
-"""Prometheus itself, scraping on loopback or in a cluster: its answers to queries, and the alerts that fire."""
+"""Real Prometheus, on loopback or in a cluster: responses to queries, and firing alerts."""
 
 import asyncio
 import re
@@ -19,20 +19,20 @@ TIMING = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_int
 
 
 def hasty_rules() -> str:
-    """The chart's rules, whose alerts fire after seconds."""
+    """The chart's rules, with alerts that fire after seconds."""
     text = re.sub(r"for: \d+m", "for: 1s", RULES.read_text("utf-8"))
     return text.replace("[15m]", "[5s]")
 
 
 class Prometheus:
-    """A running server."""
+    """Client of a running Prometheus."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
         self._url = url
 
     async def query(self, expression: str) -> list[dict[str, Any]]:
-        """The samples of an instant query that are numbers: a quantile of nothing is none."""
+        """The samples of an instant query, without those that are NaN, such as a quantile of an empty histogram."""
         async with self._session.get(f"{self._url}/api/v1/query", params={"query": expression}) as answer:
             body = await answer.json()
         assert body["status"] == "success", f"{expression}: {body}"
@@ -47,7 +47,7 @@ class Prometheus:
         return {(each["alertname"], each.get("reason", "")) for each in labels}
 
     async def ready(self) -> bool:
-        """Whether it answers."""
+        """True if the server is ready."""
         try:
             async with self._session.get(f"{self._url}/-/ready") as answer:
                 return answer.status == 200
@@ -57,7 +57,7 @@ class Prometheus:
 
 @asynccontextmanager
 async def running(directory: Path, targets: dict[str, int], *, namespace: str) -> AsyncIterator[Prometheus]:
-    """Scrape the ports on loopback, by component, with the chart's rules, whose alerts fire after seconds."""
+    """Run Prometheus. It scrapes a loopback port for each component, and uses the chart's rules with short delays."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

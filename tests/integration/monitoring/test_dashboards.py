@@ -1,4 +1,4 @@
-"""Dashboards and rules ask for what there is, in PromQL that Prometheus parses, and say what they show."""
+"""Tests of dashboards and rules: their metrics exist, Prometheus parses their PromQL, and panels have descriptions."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ def test_what_is_generated_is_up_to_date():
 
 
 def test_no_field_of_a_dashboard_is_null():
-    """Grafana's schema has optional fields and no empty ones."""
+    """In Grafana's schema, fields may be missing but not null."""
     for path in sorted(DASHBOARDS.glob("*.json")):
         assert [line for line in path.read_text("utf-8").splitlines() if line.endswith((": null,", ": null"))] == []
 

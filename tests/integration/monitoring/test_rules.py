@@ -1,4 +1,4 @@
-"""Recording rules and alerts: each alert fires where it should and only there, is described, and has a runbook."""
+"""Tests of recording rules and alerts: conditions under which each alert fires, descriptions and runbooks."""
 
 import subprocess
 from pathlib import Path
@@ -53,5 +53,5 @@ def test_recording_rules_are_named_by_level_metric_and_operations():
         level, metric, operations = name.split(":")
         assert metric.startswith("dgym_")
         assert operations
-        # The first aggregation decides the labels that are left.
+        # The first aggregation determines the remaining labels.
         assert f"by ({', '.join(level.split('_'))})" in rule["expr"] or level.split("_")[0] == "namespace"

@@ -1,4 +1,4 @@
-"""Commands of dgym against a real API server on which nothing but the test acts."""
+"""Fixtures for the commands of dgym against a real API server without an operator."""
 
 import json
 import time
@@ -18,7 +18,7 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 class Namespace:
-    """A namespace of this test's own, and the few things that tests do in it."""
+    """A new namespace for a test, and the requests that tests make in it."""
 
     def __init__(self, server, name):
         self._server = server
@@ -51,7 +51,7 @@ class Namespace:
 
 @pytest.fixture(scope="session")
 def kinds(api_server):
-    """The server knows our kinds; other tests may have told it of them already."""
+    """The server on which the kinds of dgym are defined. Other tests may have defined them already."""
     for definition in custom_resource_definitions():
         try:
             api_server.request("POST", DEFINITIONS, definition)
@@ -91,7 +91,7 @@ def dgym(kinds, api_namespace, monkeypatch):
 
 @pytest.fixture
 def kubeconfig(tmp_path, monkeypatch):
-    """A kubeconfig of the test's own, and the commands' choice."""
+    """A function that writes a kubeconfig and selects it with KUBECONFIG."""
 
     def write(server, *, ca_file=None, token="", contexts=("here",)):
         cluster = {"server": server, **({"certificate-authority": str(ca_file)} if ca_file else {})}

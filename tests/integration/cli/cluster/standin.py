@@ -1,4 +1,4 @@
-"""A stand-in for API server and kubelet, with the code of operator and agents that serves results behind it."""
+"""Stand-in for the API server and the kubelet, in front of the operator's and agent pod's code that serves results."""
 
 import asyncio
 import base64
@@ -27,7 +27,7 @@ POD = {"metadata": {"name": "operator-0"}, "status": {"phase": "Running"}}
 
 
 class Cluster:
-    """What the stand-in answers with; tests change it."""
+    """The stand-in. Its attributes determine the responses, and tests change them."""
 
     def __init__(self):
         self.objects = {}
@@ -108,7 +108,7 @@ class Cluster:
         return web.Response(body=text) if text is not None else missing(request.match_info["name"])
 
     async def forward(self, request):
-        """The protocol of the kubelet: two channels for a port, each beginning with the number of the port."""
+        """Forward a port as the kubelet does: a port has two channels, and each channel begins with the port number."""
         socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
         await socket.prepare(request)
         self.forwarded_to = int(request.query["ports"])
@@ -132,7 +132,7 @@ class Cluster:
 
     @staticmethod
     async def _answers(reader, socket):
-        # Small pieces, cut anywhere.
+        # The chunks are small and have arbitrary boundaries.
         while data := await reader.read(1000):
             await socket.send_bytes(b"\x00" + data)
 
@@ -153,7 +153,7 @@ async def listening(app):
 
 @contextlib.asynccontextmanager
 async def operator_at(server, agent_port):
-    """The operator's server of results, which knows one agent pod."""
+    """The operator's server of results, with a single agent pod."""
     clock = SystemClock()
     access = ClusterAccess(server=server, credentials=Credentials("Bearer operator"))
     async with Client(access, clock=clock, random=Random(1)) as client:
@@ -168,7 +168,7 @@ async def operator_at(server, agent_port):
 
 @pytest.fixture
 def cluster(tmp_path, kubeconfig):
-    """The stand-in, with an agent that serves a results store."""
+    """The stand-in, with an agent pod that serves a results store."""
     standin, ready, done = Cluster(), threading.Event(), None
     tokens = tmp_path / "tokens"
     tokens.mkdir()
@@ -208,7 +208,7 @@ def cluster(tmp_path, kubeconfig):
 
 @pytest.fixture
 def stored(cluster):
-    """Puts an attempt into the store."""
+    """A function that puts an attempt into the store."""
 
     def put(episode, uid="uid-1", attempt=1, *, root=None, patch="", **fields):
         path = (root or cluster.store) / "default" / episode / uid / str(attempt)

@@ -1,4 +1,4 @@
-"""Episodes driven from outside their cluster: a real API server passes the requests on to a real sidecar's process."""
+"""Tests of episodes driven from outside the cluster: a real API server forwards requests to a real sidecar process."""
 
 import asyncio
 import base64
@@ -26,14 +26,14 @@ SUBMIT = {"tool": "submit", "arguments": {}}
 
 
 def own_address():
-    """An address of this machine that an API server's proxy does not refuse as a loopback one."""
+    """An address of this machine that is not a loopback address, because the API server's proxy refuses those."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))
         return probe.getsockname()[0]
 
 
 class Driven:
-    """An Episode without agent, its pod and the Secret of its driver, as operator and kubelet leave them."""
+    """An Episode without agent, its pod and the Secret of its driver, as the operator and the kubelet leave them."""
 
     def __init__(self, server, namespace):
         self.server = server
@@ -65,9 +65,9 @@ class Driven:
 
 @pytest.fixture
 def driven(kinds, namespace, monkeypatch):
-    """The Episode before there is a pod."""
+    """The Episode before its pod exists."""
     monkeypatch.setenv("KUBECONFIG", str(kinds.kubeconfig))
-    # Every namespace gets its own by a controller, which does not run here.
+    # A controller creates the default account of every namespace. It does not run here.
     path = f"/api/v1/namespaces/{namespace.name}/serviceaccounts"
     kinds.request("POST", path, {"metadata": {"name": "default"}})
     return Driven(kinds, namespace)
@@ -75,7 +75,7 @@ def driven(kinds, namespace, monkeypatch):
 
 @pytest.fixture
 async def pod(tmp_path):
-    """A prepared pod, whose sidecar listens where the API server reaches it."""
+    """A prepared pod. The API server can reach its sidecar."""
     async with pods_in(tmp_path) as make:
         made = make(host=own_address())
         made.start_runners()
@@ -89,7 +89,7 @@ async def pod(tmp_path):
 
 @pytest.fixture
 def ready(driven, pod):
-    """The Episode, which may be driven."""
+    """An Episode with a pod and a Secret, which can be driven."""
     url = driven.create(pod)
     driven.give_secret(url, pod.tokens[Role.DRIVE])
     return driven
@@ -170,7 +170,7 @@ async def test_the_end_of_the_episode_ends_a_driver_whose_pod_is_gone(ready):
 
 
 async def test_a_verdict_whose_pod_is_gone_is_read_from_the_episode(ready):
-    """The agent that stores the verdict releases the pod, perhaps before a slow driver has asked for it."""
+    """The agent pod that stores the outcome releases the pod, perhaps before a slow driver requests the outcome."""
     found = await find_sidecar(ready.name, wait_seconds=5.0)
     patience = Patience(silence_seconds=60, first_pause_seconds=0.1, longest_pause_seconds=0.5)
     driver = RemoteEpisode(found.route, found.token, reset_key=found.reset_key, patience=patience)
@@ -259,7 +259,7 @@ def grant(server, namespace, name, rules):
 
 
 async def refused_until(env, text):
-    """The authorizer learns of grants by a watch."""
+    """Reset until the refusal contains ``text``. The authorizer receives grants through a watch."""
     async with asyncio.timeout(60):
         while True:
             with pytest.raises(AccessRefused) as refused:

@@ -1,4 +1,4 @@
-"""Results and logs, from the code of operator and agents that serves them, behind a stand-in for the cluster."""
+"""Tests of results and logs: the real code of operator and agent pod serves them, behind a stand-in for the cluster."""
 
 import json
 from types import SimpleNamespace

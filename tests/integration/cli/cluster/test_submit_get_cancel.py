@@ -79,7 +79,7 @@ def test_a_namespace_that_is_not_there(dgym, kinds):
 
 
 def later(namespace, kind, name, **status):
-    """Finish the object as soon as it is there, as an operator would."""
+    """Finish the object as soon as it exists, as an operator would."""
 
     def act():
         namespace.wait_for(kind, name)

@@ -1,4 +1,4 @@
-"""dgym ui over a cluster."""
+"""Tests of ``dgym ui`` with a cluster."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Agent pods without a cluster: real worker processes, and episodes' pods with real sidecars and runners."""
+"""Fixtures for agent pods without a cluster: real agent pod processes, and episode pods with sidecars and runners."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ POOL_KEY, POD_UID = make_pool_key(b"key", ""), "uid-of-the-agent"
 
 
 def token_of(role):
-    """As the operator, or a reader of results, has it now."""
+    """The current token of the operator, or of a reader of results."""
     if role is AgentPodRole.RESULTS:
         return make_results_token(b"key")
     return make_assign_token(make_agent_pod_key(POOL_KEY, POD_UID), int(time.time()) // HOUR_SECONDS)
@@ -52,7 +52,7 @@ def _say(text, tool, **arguments):
 
 
 class Agent:
-    """A worker process: ``await agent.start()``; settings are variables without their prefix."""
+    """The process of an agent pod: ``await agent.start()``. Settings are environment variables without their prefix."""
 
     def __init__(self, directory: Path, *, warm: WarmProgram | None = None, **settings):
         self.directory = directory
@@ -106,7 +106,7 @@ class Agent:
         return None
 
     def kill(self):
-        """As a node does that goes away."""
+        """Kill the process, as if its node disappeared."""
         self.process.kill()
         self.process.wait(90)
 
@@ -139,7 +139,7 @@ class Agent:
         return next((one for one in (await self.report()).assignments if one.episode_uid == uid), None)
 
     async def until(self, condition, uid="uid", seconds=90):
-        """The episode's status once ``condition(status)`` holds."""
+        """Return the status of the episode as soon as ``condition(status)`` is true."""
         async with asyncio.timeout(seconds):
             while not condition(status := await self.status(uid)):
                 await asyncio.sleep(0.02)
@@ -158,11 +158,11 @@ class Agent:
 
     def steps(self):
         text = (self.folder() / "trajectory.jsonl").read_text()
-        # The last line may be half written.
+        # The last line may be incomplete.
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()[1:]]
 
     def close(self):
-        """Ask it to end, and once more if episodes hold it up: a killed process leaves no coverage behind."""
+        """Send SIGTERM, and once more if episodes delay the end. A killed process would not write its coverage data."""
         for seconds in (0.5, 5):
             if self.process is not None and self.process.poll() is None:
                 self.terminate()
@@ -174,14 +174,14 @@ class Agent:
 
 @pytest.fixture
 async def new_pod(tmp_path):
-    """Makes the episode's pod."""
+    """A function that makes the pod of an episode."""
     async with pods_in(tmp_path) as make:
         yield make
 
 
 @pytest.fixture
 async def pod(new_pod):
-    """An episode's pod, as the operator finds it ready."""
+    """The pod of an episode, in the state in which the operator finds it ready."""
     return await new_pod().start()
 
 
@@ -193,7 +193,7 @@ def warm_agent_pods():
 
 @pytest.fixture
 def new_agent(tmp_path, warm_agent_pods):
-    """Makes workers: ``await new_agent(slots=1).start()``."""
+    """A function that makes agent pods: ``await new_agent(slots=1).start()``."""
     agents = []
 
     def make(**settings):
@@ -207,7 +207,7 @@ def new_agent(tmp_path, warm_agent_pods):
 
 @pytest.fixture(scope="session")
 def shared_agent(tmp_path_factory):
-    """One worker for all tests that neither end it nor need settings of their own."""
+    """A single agent pod for all tests that do not end it and do not change its settings."""
     agent = Agent(tmp_path_factory.mktemp("agent"), source_hosts="127.0.0.1", sandbox_silence_seconds=20)
     yield agent
     agent.close()
@@ -215,7 +215,7 @@ def shared_agent(tmp_path_factory):
 
 @pytest.fixture
 async def agent(shared_agent):
-    """A worker that serves and holds nothing."""
+    """A running agent pod without assignments."""
     if shared_agent.process is None:
         await shared_agent.start()
     yield shared_agent
@@ -226,14 +226,14 @@ async def agent(shared_agent):
 
 @pytest.fixture
 def web(tmp_path):
-    """A directory served on the loopback interface."""
+    """A directory that is served on the loopback interface."""
     with serve_directory(tmp_path / "web") as server:
         yield server
 
 
 @pytest.fixture
 def git_repository(web):
-    """A repository on the web, as plain files; returns a branch of it."""
+    """A repository on the web server, as plain files. Returns the name of its branch."""
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
     repository = web.root / "repo"
@@ -254,7 +254,7 @@ def git_repository(web):
 
 @pytest.fixture
 def helpers():
-    """Functions and values shared by the tests here."""
+    """Functions and values that the tests of this directory share."""
 
     class Helpers:
         repair = REPAIR
@@ -270,7 +270,7 @@ def helpers():
         def assign(
             pod, *calls, agent=None, epoch=1, tools=("bash", "view", "eval", "pdb", "rewrite", "submit"), **more
         ):
-            """An assignment of the pod's episode; ``calls`` are replayed unless an agent is given."""
+            """An assignment of the pod's episode. ``calls`` are replayed unless an agent is given."""
             text = "\n".join(json.dumps(call) for call in calls)
             fields = {name: more.pop(name) for name in tuple(more) if name in Assignment.__struct_fields__}
             return Assignment(

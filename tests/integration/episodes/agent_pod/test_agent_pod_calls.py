@@ -1,4 +1,4 @@
-"""Who may call a worker, and how it answers."""
+"""Tests of the HTTP API of an agent pod: tokens, slots, namespaces and invalid calls."""
 
 import json
 

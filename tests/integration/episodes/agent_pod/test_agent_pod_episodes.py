@@ -1,4 +1,4 @@
-"""Episodes that a worker plays from its assignment to the released pod."""
+"""Tests of episodes on an agent pod, from the assignment to the release of the pod."""
 
 import json
 

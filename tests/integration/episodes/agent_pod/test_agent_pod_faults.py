@@ -1,4 +1,4 @@
-"""What goes wrong around a worker, and what becomes of the episode."""
+"""Tests of faults around an agent pod, and of the outcome of its episodes."""
 
 import hashlib
 import io
@@ -115,7 +115,7 @@ async def test_a_program_of_the_sandbox_on_the_port_of_a_sidecar_that_has_ended(
     calls = pod.directory / "sandbox-files" / "calls.txt"
     await helpers.wait(calls.exists)
     runner = await helpers.wait(lambda: stopped(pod.runners["sandbox"].pid))
-    sidecar.kill()  # as the kernel does when it has no memory
+    sidecar.kill()  # as the kernel does when memory is exhausted
     lost = await agent.over()
     assert lost.state is AssignmentState.FAILED
     assert lost.outcome == AttemptOutcome(resolved=False, reason=EndReason.SANDBOX_LOST, message=lost.cause)
@@ -126,7 +126,7 @@ async def test_a_program_of_the_sandbox_on_the_port_of_a_sidecar_that_has_ended(
 
 
 def stopped(pid):
-    """The descendant of ``pid`` that is stopped, if one is."""
+    """Return a stopped descendant of ``pid``, or None."""
     for child in (int(each) for each in FilePath(f"/proc/{pid}/task/{pid}/children").read_text().split()):
         state = FilePath(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
         if found := child if state == "T" else stopped(child):
@@ -187,7 +187,7 @@ async def test_what_no_other_try_would_cure_is_told_and_ends_the_pod(agent, pod,
 
 @pytest.fixture
 def archive(web):
-    """A repository as an archive on the web."""
+    """A repository in an archive on the web server."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz") as tar:
         for name, text in {"calc.py": BUGGY, "check.py": "import calc\n"}.items():

@@ -1,4 +1,4 @@
-"""Episodes that go on in a second pod, after the first was lost."""
+"""Tests of episodes that continue in a second pod after the first pod was lost."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.integration.results.conftest import s3_server as s3_server
 
 @pytest.fixture
 def next_pod(tmp_path, new_pod):
-    """Starts the pod of the next attempt."""
+    """A function that starts the pod of the next attempt."""
 
     async def start(attempt=2, **options):
         directory = tmp_path / f"pod-{attempt}"
@@ -31,7 +31,7 @@ async def first_pod(next_pod):
 
 @pytest.fixture
 def calls(helpers):
-    """Steps that leave a line each; the second waits for a file."""
+    """Calls that append a line to a file. The second call waits for another file."""
     return (
         helpers.bash("echo 1 >> counter.txt"),
         helpers.bash("echo 2 >> counter.txt; until [ -e go ]; do sleep 0.02; done"),
@@ -55,7 +55,7 @@ def trajectory(agent, attempt):
 
 
 async def die_under_the_second_step(agent, pod, assignment, helpers):
-    """Assign, and kill the sandbox; returns the failure."""
+    """Assign the episode, and kill the sandbox during the second step. Returns the status of the failure."""
     await agent.put(assignment)
     await helpers.wait(lambda: lines(pod)[-2:] == ["1", "2"])
     kill_sandbox(pod)
@@ -155,7 +155,7 @@ async def test_an_agent_that_is_lost_in_the_second_pod_is_replaced_there(
 async def test_an_attempt_that_is_taken_from_its_agent_leaves_every_step_in_a_bucket(
     new_agent, s3_server, first_pod, next_pod, calls, helpers
 ):
-    """As for a suspended episode: a bucket gets a trajectory every ten steps, and what the agent has at the end."""
+    """A bucket gets the trajectory every ten steps and at the end of an attempt, as when an episode is suspended."""
     bucket = s3_server.bucket()
     agent = await new_agent(results=f"s3://{bucket}/p", **s3_server.environment).start()
     stored = s3_server.root / bucket / "p/default/calc/uid/1/trajectory.jsonl"
@@ -175,7 +175,7 @@ async def test_an_attempt_that_is_taken_from_its_agent_leaves_every_step_in_a_bu
 
 @pytest.fixture
 async def thinking(tmp_path, helpers):
-    """A model and the settings of workers that ask it."""
+    """A model, and the settings of agent pods that use it."""
     async with FakeOpenAI(script=helpers.script) as server:
         path = tmp_path / "llm.yaml"
         path.write_text(json.dumps({"m": {"model": "scripted", "endpoint": server.url, "api_key": "k"}}))
@@ -203,7 +203,7 @@ async def test_what_was_said_and_paid_goes_on_in_the_second_pod(
     more = {"attempt": 2, "replay_attempt": 1, "poisoned_steps": poisoned}
     await agent.put(helpers.assign(pod, agent=debugging, **more))
     over = await agent.over()
-    # The model is asked again for a step in flight that did not kill its sandbox, and may say the same again.
+    # If the step in flight did not kill its sandbox, the model is requested again and may return the same reply.
     assert (over.reason, over.steps) in [(EndReason.RESOLVED, count) for count in ((4,) if poisoned else (3, 4))]
     _, steps = trajectory(agent, 2)
     repeated = ["I wait."] if not poisoned and over.steps == 4 else []

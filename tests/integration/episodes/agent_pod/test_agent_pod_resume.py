@@ -1,4 +1,4 @@
-"""Workers that die, are replaced or end: every step is executed once, and every episode has its verdict."""
+"""Tests of agent pods that die, drain or are replaced: each step is executed once, and each episode has its outcome."""
 
 import json
 from decimal import Decimal
@@ -23,7 +23,7 @@ assert calc.add(2, 3) == 5
 
 @pytest.fixture
 def counted(helpers):
-    """Steps that leave a line each; the middle one waits for a file."""
+    """Calls that append a line to a file. The second call waits for another file."""
     return (
         helpers.bash("echo 1 >> counter.txt"),
         helpers.bash("echo 2 >> counter.txt; until [ -e go ]; do sleep 0.02; done"),
@@ -136,7 +136,7 @@ async def test_a_second_signal_ends_a_worker_at_once_and_another_goes_on(new_age
 
 @pytest.fixture
 def models(tmp_path):
-    """Write the configuration of models; returns the variable that names it."""
+    """A function that writes the configuration of a model. It returns the environment variable with its path."""
 
     def write(server, **settings):
         path = tmp_path / "llm.yaml"
@@ -165,7 +165,7 @@ async def test_an_agent_that_thinks_goes_on_with_what_was_said(new_agent, pod, c
     assert counter.lines() == ["1", "2"]
     steps = agent.steps()
     assert [step["seq"] for step in steps] == [0, 1, 2, 3, 4]
-    # What was said before the step in flight is in the second worker's prompt, and in the trajectory.
+    # The exchanges before the step in flight are in the prompt of the second agent pod and in the trajectory.
     texts = [message.get("content") for message in bodies[2]["messages"] if message["role"] == "assistant"]
     assert texts == ["I look around.", "I wait."]
     assert [each["text"] for step in steps for each in step.get("exchanges", [])] == [
