@@ -1,4 +1,4 @@
-"""What the built wheel gives to those who install it."""
+"""Tests of the built wheel: types, the recorded commit, and the tasks of the demo."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ def run(*command, cwd):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The interpreter of an environment that has dgym from its wheel, and what it needs from this one."""
+    """The interpreter of an environment with dgym from its wheel and dependencies from the tests' environment."""
     wheels, environment = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("environment")
     built = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels), cwd=ROOT)
     assert built.returncode == 0, built.stderr
@@ -39,7 +39,7 @@ def test_a_typed_program_passes_mypy_strict(installed, tmp_path):
     mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", str(installed), "--cache-dir", "cache")
     checked = run(*mypy, "user.py", cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    # Any would agree with every type.
+    # This checks that the types are not Any, which is compatible with every type.
     (tmp_path / "user.py").write_text("from dgym import RepoEnv\nRepoEnv(1, max_steps='many')\n")
     refused = run(*mypy, "user.py", cwd=tmp_path)
     assert refused.stdout.count("[arg-type]") == 2, refused.stdout
@@ -66,7 +66,7 @@ spec:
 
 
 def test_tasks_of_the_demo_are_resolved_from_the_wheel_alone(installed, tmp_path):
-    # make release-check plays all ten, with what pip installs beside the wheel.
+    # ``make release-check`` runs all ten tasks, with the dependencies that pip installs.
     (tmp_path / "two.yaml").write_text(EPISODES)
     where = run(str(installed), "-c", "import dgym, dgym_operator; print(dgym.__file__)", cwd=tmp_path)
     assert where.stdout.startswith(str(installed.parents[1])), where.stderr

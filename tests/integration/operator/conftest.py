@@ -30,7 +30,7 @@ POLICY = Policy(
 
 
 class Installation:
-    """An operator and whatever it works with, in one namespace."""
+    """An operator in one namespace, with the fake kubelet, sidecars and agent pods that it works with."""
 
     def __init__(self, api: Api, server, namespace: str, sidecars: Sidecars) -> None:
         self.api = api
@@ -78,7 +78,7 @@ class Installation:
         return operator
 
     async def stop_operator(self, number: int = -1) -> None:
-        """As SIGTERM does."""
+        """Stop the operator in the same way as SIGTERM does."""
         _, stop, task = self.operators.pop(number)
         stop.set()
         await asyncio.wait_for(task, 60)
@@ -125,7 +125,7 @@ class Installation:
         return await until(look, what)
 
     async def event(self, reason: str, namespace: str = "") -> str:
-        """The note of the first Event with that reason in the namespace; empty: the installation's."""
+        """Wait for an Event with that reason and return its note. The default namespace is the installation's."""
 
         async def recorded():
             events = await self.api.items(f"/apis/events.k8s.io/v1/namespaces/{namespace or self.namespace}/events")
@@ -144,7 +144,7 @@ class Installation:
         return {agent.name for agent in self.agents}
 
     def writes(self):
-        """What operators wrote here, Leases and Events apart: verb, resource, name and HTTP status of each."""
+        """Writes of operators in this namespace, without Leases and Events: (verb, resource, name, HTTP status)."""
         found = []
         for event in self.server.writes():
             reference = event.get("objectRef", {})
@@ -156,7 +156,7 @@ class Installation:
 
 
 async def get(operator: Operator, path: str) -> tuple[int, str]:
-    """What the operator serves at ``/healthz``, ``/readyz`` or ``/metrics``: status and text."""
+    """Status and text of the operator's answer at ``/healthz``, ``/readyz`` or ``/metrics``."""
     url = f"http://127.0.0.1:{operator.port}{path}"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         return answer.status, await answer.text()
@@ -169,7 +169,7 @@ def condition(item, kind: str) -> str | None:
 
 @pytest.fixture(scope="session")
 def definitions(api_server):
-    """The custom resource definitions, applied so that runs at the same time do not mind each other."""
+    """The custom resource definitions. Server-side apply lets concurrent test runs install them without conflicts."""
     for definition in custom_resource_definitions():
         name = definition["metadata"]["name"]
         path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}?fieldManager=tests&force=true"
@@ -180,7 +180,7 @@ def definitions(api_server):
 async def sidecars(monkeypatch):
     made = Sidecars()
     await made.start()
-    # In a pod the port is theirs alone; on this machine somebody else may have it.
+    # In a pod the fixed port is always free. On this machine another process may use it.
     monkeypatch.setattr(_inputs, "SIDECAR_PORT", made.port)
     yield made
     await made.stop()

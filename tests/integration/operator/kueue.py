@@ -1,8 +1,8 @@
-"""A stand-in for Kueue's integration of plain pods: it gates, admits and evicts as Kueue does.
+"""A fake of Kueue's integration of plain pods: it gates, admits and evicts pods as Kueue does.
 
-A webhook gives each pod with the label of a queue a scheduling gate, a finalizer and a label. The controller admits as
-many of them as the quota allows, oldest first: it removes the gate, and adds the node labels of a flavour. Each pod is
-a workload of its own. An evicted pod gets the condition TerminationTarget and is deleted.
+A webhook adds a scheduling gate, a finalizer and a label to each pod with the label of a queue. The controller admits
+as many of these pods as the quota allows, oldest first: it removes the gate and adds the node labels of a flavour.
+Each pod is a separate workload. An evicted pod gets the condition TerminationTarget and is deleted.
 
 Source: https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/ and KEP-976 of kubernetes-sigs/kueue.
 """
@@ -32,7 +32,7 @@ _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigur
 
 
 class Kueue:
-    """The queues of one namespace, with a quota of so many pods."""
+    """The queues of one namespace. ``quota`` is the number of pods that may be admitted at the same time."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api = api
@@ -43,7 +43,7 @@ class Kueue:
 
     @contextlib.asynccontextmanager
     async def serving(self, directory: Path) -> AsyncIterator[None]:
-        """The webhook is called, and pods are admitted."""
+        """Serve the webhook and admit pods inside this context."""
         authority = Authority(directory / "kueue")
         authority.create()
         certificate, key = authority.issue("webhook", "/CN=kueue", ["IP:127.0.0.1"])
@@ -69,12 +69,12 @@ class Kueue:
             await runner.cleanup()
 
     async def admit(self, quota: int) -> None:
-        """Admit so many pods from now on."""
+        """Set the quota, and admit pods up to it."""
         self.quota = quota
         await self._admit()
 
     async def evict(self, name: str) -> None:
-        """Evict the pod, as for one of a higher priority."""
+        """Evict the pod as if a pod of a higher priority preempted it."""
         target = condition("TerminationTarget", datetime.now(UTC)) | {
             "reason": "WorkloadEvictedDueToPreempted",
             "message": "Preempted to accommodate a workload of a higher priority",
@@ -155,7 +155,7 @@ class Kueue:
                 self._pods[name] = admitted
 
     async def _patch(self, name: str, patch: dict[str, Any]) -> dict[str, Any] | None:
-        """The changed pod; None: it is gone."""
+        """Patch the pod and return it, or None if the pod no longer exists."""
         try:
             changed: dict[str, Any] = await self._api.call("PATCH", f"{self._path}/{name}", patch, MERGE)
         except aiohttp.ClientResponseError:

@@ -1,4 +1,4 @@
-"""What an operator works with, apart from the API server: a kubelet, sidecars and agents, as far as it sees them."""
+"""Fakes of the operator's peers other than the API server: a kubelet, sidecars and agent pods."""
 
 import asyncio
 import base64
@@ -38,13 +38,13 @@ _addresses = itertools.count(1)
 
 
 def loopback_address() -> str:
-    """An address of this process alone: pods of tests that run at the same time must not meet."""
+    """A loopback address that only this process uses, so that pods of concurrent test runs do not share an address."""
     high, low = divmod(os.getpid(), 256)
     return f"127.{1 + high % 250}.{low}.{1 + next(_addresses) % 250}"
 
 
 class Api:
-    """The API server as a test uses it: plain JSON."""
+    """A client of the API server that sends and returns plain JSON."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
@@ -69,7 +69,7 @@ class Api:
             return json.loads(text)
 
     async def find(self, path: str) -> Any:
-        """The object, or None."""
+        """Return the object, or None if the request fails."""
         with contextlib.suppress(aiohttp.ClientResponseError):
             return await self.call("GET", path)
         return None
@@ -78,7 +78,7 @@ class Api:
         return (await self.call("GET", path))["items"]
 
     async def watch(self, path: str):
-        """Everything there is and whatever happens to it."""
+        """Yield (event type, object) for each existing object and for each later change."""
         timeout = aiohttp.ClientTimeout(total=None)
         async with self._session.get(f"{self.url}{path}?watch=1", timeout=timeout, read_bufsize=2**22) as answer:
             try:
@@ -86,13 +86,13 @@ class Api:
                     event = json.loads(line)
                     yield event["type"], event["object"]
             finally:
-                # TLS's goodbye would wait for a server that still sends, beyond the end of the test's event loop.
+                # A TLS shutdown would wait for a server that still sends, until after the end of the test's event loop.
                 if answer.connection is not None and answer.connection.transport is not None:
                     answer.connection.transport.abort()
 
 
 async def until(condition, what: str, seconds: float = DEADLINE):
-    """What the condition gives once that is true; polled without a pause, as the state changes by the millisecond."""
+    """Wait until the condition is true and return its value. Polls without a pause: state changes in milliseconds."""
     async with asyncio.timeout(seconds) as deadline:
         try:
             while True:
@@ -109,7 +109,7 @@ async def until(condition, what: str, seconds: float = DEADLINE):
 
 
 class Sidecars:
-    """One server for all sidecars of a test; a pod is told by the address it is called at."""
+    """One server for all sidecars of a test. The destination address of a call identifies the pod."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -135,10 +135,10 @@ class Sidecars:
         self.port = self._runner.addresses[0][1]
 
     async def listen(self, key: str) -> str:
-        """The address of another sidecar, which has ``key`` of the role "operate"."""
+        """Add a sidecar with the key ``key`` for the role "operate", and return its address."""
         address = loopback_address()
         self.keys[address] = key
-        # A site whose start is cancelled is never closed, and kubelets are cancelled at the end of a test.
+        # If its start is cancelled, a site is never closed. Kubelets are cancelled at the end of a test.
         self._starts.append(asyncio.ensure_future(web.TCPSite(self._runner, address, self.port).start()))
         await asyncio.shield(self._starts[-1])
         return address
@@ -169,7 +169,7 @@ class Sidecars:
 
 
 class Kubelet:
-    """Starts and ends the pods of one namespace by writing what a kubelet would report."""
+    """Starts and ends the pods of one namespace: it writes the status that a kubelet would report."""
 
     def __init__(self, api: Api, namespace: str, sidecars: Sidecars) -> None:
         self._api = api
@@ -203,14 +203,14 @@ class Kubelet:
                 await self.start(name)
 
     async def start(self, name: str, address: str = "") -> None:
-        """The pod is scheduled and becomes ready."""
-        with contextlib.suppress(aiohttp.ClientResponseError):  # deleted meanwhile
+        """Schedule the pod and report that it is ready."""
+        with contextlib.suppress(aiohttp.ClientResponseError):  # the pod may be deleted
             await self.schedule(name)
             self.started[name] = address or await self._sidecars.listen(await self._operate_key(name))
             await self.report(name, **reports.running(self.started[name], datetime.now(UTC)))
 
     async def _operate_key(self, name: str) -> str:
-        """The digest of the token that the sidecar's container gets: the operator's, or that to bind a pooled pod."""
+        """The token digest in the sidecar's environment: of the operator's token, or of a pooled pod's bind token."""
         pod = await self._api.call("GET", f"{self.path}/{name}")
         containers = [*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())]
         variables = next(each["env"] for each in containers if each["name"] == "sidecar")
@@ -223,7 +223,7 @@ class Kubelet:
         await self._api.call("POST", f"{self.path}/{name}/binding", body)
 
     async def end(self, name: str, message: str = "", *, container: str = "sidecar", reason: str = "Completed") -> None:
-        """A container of the pod terminates; the sidecar may leave a message, and the pod runs no more."""
+        """Report that a container terminated, with a termination message. The pod ends with its sidecar."""
         if container == "sidecar":
             self.running.discard(name)
         now = datetime.now(UTC)
@@ -236,10 +236,10 @@ class Kubelet:
 
 
 class Agent:
-    """An agent pod: keeps what it is given, and plays it when the test lets it."""
+    """A fake agent pod. It keeps its assignments, and plays them while ``playing`` is true."""
 
     results: ClassVar[dict[tuple[str, int], dict[str, Any]]] = {}
-    """The results store of all agents, by UID and attempt."""
+    """The results store of all agent pods, by UID and attempt."""
 
     def __init__(self, api: Api, namespace: str, kubelet: Kubelet, *, name: str, port: int, slots: int = 8) -> None:
         self._api = api
@@ -269,7 +269,7 @@ class Agent:
         self.withdrawn: list[str] = []
 
     async def start(self) -> None:
-        """The pod comes up; its server with it."""
+        """Start the pod and its server."""
         await self.listen()
         pods = f"/api/v1/namespaces/{self._namespace}/pods"
         spec = {"containers": [{"name": "agent", "image": "agent"}]}
@@ -285,7 +285,7 @@ class Agent:
         await web.TCPSite(self._runner, self.address, self.port).start()
 
     async def hang_up(self) -> None:
-        """The process is gone; its pod still says that it is there."""
+        """Stop the agent process without a change of the pod's status."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -294,7 +294,7 @@ class Agent:
         self._assignments.clear()
 
     async def restart(self) -> None:
-        """A new process in the same pod, with the Secrets as they are now."""
+        """Start a new process in the same pod. It reads the current Secrets."""
         await self.hang_up()
         self.key = ""
         await self.listen()
@@ -302,7 +302,7 @@ class Agent:
     async def finish(
         self, uid: str, reason: EndReason = EndReason.RESOLVED, *, message: bool = True, price: str | None = None
     ) -> None:
-        """The verdict is stored, the sidecar let go."""
+        """Store the outcome and end the sidecar."""
         held = self.held[uid]
         outcome = await self._signed(held, reason, price)
         stored = msgspec.structs.replace(outcome, result_uri="file:///results/x")

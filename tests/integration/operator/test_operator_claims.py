@@ -1,4 +1,4 @@
-"""Two installations that are to serve one namespace: one does."""
+"""Tests of two installations that are configured for one namespace: only one of them serves it."""
 
 import pytest
 

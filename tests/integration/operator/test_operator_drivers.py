@@ -1,4 +1,4 @@
-"""External drivers: the Secret by which they find their sidecar."""
+"""Tests of external drivers: the Secret with the URL and the token of their sidecar."""
 
 import base64
 
@@ -29,7 +29,7 @@ async def test_a_prepared_episode_without_agent_gets_one_secret_that_its_pod_own
     }
     assert name in await installation.event("DriverReady")
 
-    # Another leader has no record of it: it asks for it again, and finds it there.
+    # A new leader has no record of the Secret: it tries to create it again, and gets the status 409.
     await installation.stop_operator()
     await installation.start_operator()
     await until(lambda: ("create", "secrets", name, 409) in installation.writes(), "it is asked for again")

@@ -1,4 +1,4 @@
-"""Episodes on a real API server: what users see, whatever happens, and how many writes it takes."""
+"""Tests of Episodes on a real API server: status and Events that users see, failures, and the number of writes."""
 
 import msgspec
 import pytest
@@ -193,7 +193,7 @@ async def test_a_suspended_episode_goes_on_where_it_was_and_with_the_time_that_i
     suspended = (await reason_is(installation, "fix", "Suspended"))["status"]
     assert (suspended["activeSeconds"], suspended["replay"]["attempt"], suspended.get("failures", 0)) == (90, 1, 0)
     assert await installation.is_empty()
-    assert {verb for verb, _ in installation.sidecars.calls} == {"state"}  # on a busy machine it is asked again
+    assert {verb for verb, _ in installation.sidecars.calls} == {"state"}  # on a busy machine the request is repeated
     await installation.api.call("PATCH", path, {"spec": {"suspend": False}}, MERGE)
     await until(lambda: uid in agent.held and agent.held[uid].attempt == 2, "resumed")
     given = agent.held[uid]
@@ -266,7 +266,7 @@ async def test_deleted_in_the_middle_and_made_again(installation):
     await until(lambda: uid in agent.held, "assigned")
     await installation.api.call("DELETE", installation.path("episodes", "fix"))
     await until(lambda: uid in agent.withdrawn, "the agent drops it")
-    # Nothing collects garbage here: the old Episode's pod stays for as long as the test likes.
+    # This API server has no garbage collector, so the old Episode's pod stays until the test deletes it.
     assert list(await installation.pods()) == ["fix-1"]
     agent.playing = True
     again = (await installation.episode("fix"))["metadata"]["uid"]

@@ -1,4 +1,4 @@
-"""The cluster's key: replaced, lost, unusable, or not the one that agents know."""
+"""Tests of the cluster's key: replaced, lost, unusable, or different from the key of the agent pods."""
 
 import base64
 

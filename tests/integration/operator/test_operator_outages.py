@@ -1,4 +1,4 @@
-"""Models and stores that agent pods report as out."""
+"""Tests of models and results stores that agent pods report as unavailable."""
 
 import pytest
 
@@ -22,14 +22,14 @@ async def two(installation):
 
 
 async def reported(*agents):
-    """Wait until the operator has read a report of each that was made after the call."""
+    """Wait until the operator has read a report of each agent pod that was made after this call."""
     for agent in agents:
         enough = agent.reported + 3
         await until(lambda agent=agent, enough=enough: agent.reported >= enough, "the agents have reported")
 
 
 async def waiting_set(installation, samples, waiting):
-    """Create a set, and return its status once its episodes wait for that."""
+    """Create a set, and return its status once the field ``waiting`` is equal to the argument."""
     await installation.create("DebugTask", "bug", TASK)
     spec = {"tasks": [{"name": "bug"}], "samples": samples, "parallelism": samples, "template": {"agent": ASKS}}
     await installation.create("EpisodeSet", "all", spec)
@@ -56,11 +56,11 @@ async def test_another_agent_pod_is_preferred_and_else_the_outage_is_waited_for(
     assert f"model m is {cause}" in status["message"]
     (shown,) = [each for each in status["conditions"] if each["type"] == "ModelAvailable"]
     assert (shown["status"], shown["reason"]) == ("False", "ModelError")
-    # One sandbox is there for the next probe, and the slots are free for other models.
+    # One sandbox is kept for the next probe. The slots are free for other models.
     assert len([name for name in await installation.pods() if name.startswith("all-")]) == 1
     await installation.episode("other", agent={**ASKS, "model": "another"})
     await until(lambda: len(out.held) + len(well.held) == 3, "another model is served")
-    # The pod requests a probe: one episode begins there, and no other until it has ended.
+    # The agent pod requests a probe. One episode begins there, and the next begins only after its end.
     out.outages = PROBE
     await until(lambda: any(each.episode.startswith("all-") for each in out.held.values()), "one episode probes")
     out.outages = OUT

@@ -1,4 +1,4 @@
-"""The sandboxes' NetworkPolicy on a real API server, which tenants may delete and change."""
+"""Tests of the sandboxes' NetworkPolicy on a real API server. Tenants may delete and change the policy."""
 
 from dgym.wire import EndReason
 from tests.integration.operator.conftest import get
@@ -8,7 +8,7 @@ POLICY_PATH = "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies/dgym-san
 
 
 async def restored(installation, before):
-    """The policy once it is there again."""
+    """Wait until the policy exists again with the earlier ``spec``, and return it."""
     path = POLICY_PATH.format(installation.namespace)
 
     async def look():

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real operator and an agent: every panel has data, and a failure fires its alert."""
+"""Tests with a real Prometheus that scrapes an operator and an agent pod: panels have data, failures fire alerts."""
 
 import contextlib
 
@@ -19,7 +19,7 @@ from tests.integration.operator.peers import until
 
 
 class AgentExporter:
-    """The metrics of an agent's process, which shares none with the agents of these tests."""
+    """Serves the metrics of an agent process. The fake agent pods of these tests have no metrics."""
 
     def __init__(self) -> None:
         self.metrics = AgentMetrics()
@@ -29,7 +29,7 @@ class AgentExporter:
         self.metrics.add_gauges(lambda: gauges, failures, lambda: iter([("gpt", False)]))
 
     def play(self) -> None:
-        """Count what a step of an episode counts."""
+        """Update the metrics as one step of an episode does."""
         self.failures += 1
         usage = TokenUsage(input_tokens=900, output_tokens=30, price="0.01")
         reply = Exchange(sent=(), usage=usage, seconds_model=1.2, seconds_queue=0.5, tries=2)
@@ -61,7 +61,7 @@ async def agent_exporter():
 
 
 async def play_set(installation, agent):
-    """A set with two episodes that are resolved, one after a lost sandbox, and one that fails."""
+    """Play a set of three episodes: one is resolved, one is resolved after its sandbox is lost, and one fails."""
     agent.playing = False
     for name in ("good", "lost", "bad"):
         await installation.create("DebugTask", name, TASK)
@@ -92,7 +92,7 @@ async def test_every_panel_has_data_and_a_failure_fires_its_alert(installation, 
         async def scraped():
             return len(await prometheus.query("up == 1")) == 2
 
-        # A rate needs a sample of before.
+        # A rate needs an earlier sample.
         await until(scraped, "both are scraped")
         exporter.play()
         await play_set(installation, agent)

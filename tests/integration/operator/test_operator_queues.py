@@ -1,4 +1,4 @@
-"""Episodes of a Kueue queue, with a real API server and a stand-in for Kueue."""
+"""Tests of Episodes in a Kueue queue, with a real API server and a fake of Kueue."""
 
 import pytest
 

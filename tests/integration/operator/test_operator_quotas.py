@@ -1,4 +1,4 @@
-"""ResourceQuotas on a real API server. Its quota controller is played here: it counts pods a moment after they end."""
+"""Tests of ResourceQuotas on a real API server. A fake quota controller counts pods a moment after they end."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ class Quota:
 @pytest.fixture
 async def quota(installation):
     await installation.start_agent()
-    # The agent's pod takes one.
+    # The agent pod also counts against the quota.
     made = Quota(installation, PODS + 1)
     await made.make()
     running = asyncio.ensure_future(made.run())
@@ -56,7 +56,8 @@ async def quota(installation):
 async def test_a_full_quota_is_tried_when_a_pod_has_ended_and_by_one_episode_at_a_time(installation, quota):
     (agent,) = installation.agents
     agent.playing = False
-    # As rare as in production: refusals of tries that no change of the quota caused would count the machine's speed.
+    # The interval is as long as in production. With a short interval, the number of refusals would depend on the
+    # speed of the machine.
     await installation.start_operator(msgspec.structs.replace(POLICY, create_retry_seconds=30.0))
     for number in range(EPISODES):
         await installation.episode(f"fix-{number:02}", priority=1 if number == EPISODES - 1 else 0)

@@ -1,4 +1,4 @@
-"""What happens to episodes in their middle when agents and operators go: nothing."""
+"""Tests of running episodes when agent pods and operators are replaced: the episodes continue."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from tests.integration.operator.peers import until
 
 
 async def begin(installation, name="fix"):
-    """An episode that an agent has; the agent and the UID."""
+    """Create an episode, wait until an agent pod has it, and return the agent pod and the UID."""
     uid = (await installation.episode(name))["metadata"]["uid"]
     agents = installation.agents
     agent = await until(lambda: next((each for each in agents if uid in each.held), None), f"{name} is assigned")
@@ -68,7 +68,7 @@ async def test_a_new_leader_goes_on_where_the_old_one_stopped(installation):
     assert not first.elector.is_leader()
     await until(second.elector.is_leader, "the other leads")
     await until(lambda: any(each.report for each in second.cache.agent_pods), "it has asked the agent")
-    # The one slot is used: the new leader knows it from the Episodes alone.
+    # The only slot is used. The new leader derives this from the Episodes alone.
     assert list(await installation.pods()) == ["fix-1"]
     agent.playing = True
     await agent.finish(uid)
@@ -78,7 +78,7 @@ async def test_a_new_leader_goes_on_where_the_old_one_stopped(installation):
 
 
 def _lists(operator):
-    """How often Episodes were listed, for the store or to catch up."""
+    """Number of list requests for Episodes, to fill the cache or to catch up."""
     series = 'dgym_operator_api_requests_total{code="200",resource="episodes",verb="list"} '
     lines = operator.metrics.text().decode().splitlines()
     return sum(float(line.removeprefix(series)) for line in lines if line.startswith(series))
@@ -87,7 +87,7 @@ def _lists(operator):
 async def test_a_leader_that_stops_hands_over_at_once(installation):
     agent = await installation.start_agent()
     agent.playing = False
-    # Without a view of the Lease the second would try again after minutes, when this test has failed.
+    # If the second operator did not watch the Lease, it would retry only after minutes and the test would fail.
     slow = {"lease_retry_seconds": 300.0, "lease_renew_seconds": 310.0, "lease_seconds": 320.0}
     first = await installation.start_operator(**slow)
     await until(first.elector.is_leader, "the first leads")
@@ -99,12 +99,12 @@ async def test_a_leader_that_stops_hands_over_at_once(installation):
     agent.playing = True
     await agent.finish(uid)
     assert (await installation.finished("fix"))["status"]["epoch"] == 1
-    # Its watch has shown all that the first one wrote, so that it need not list.
+    # The watch of the second operator has shown all writes of the first, so no further list request is necessary.
     assert (second.elector.handed_over != "", _lists(second)) == (True, 1.0)
 
 
 class Process:
-    """The operator as its container runs it."""
+    """An operator process, started with the command of its container."""
 
     def __init__(self, process, log):
         self._process = process

@@ -1,4 +1,4 @@
-"""Results that the operator serves to tenants, each of whom may read those of their own namespace."""
+"""Tests of the results that the operator serves to tenants. A tenant may read results of its own namespace only."""
 
 import base64
 import uuid
@@ -66,7 +66,7 @@ class Tenant:
 
 
 async def read(operator, path, authorization=""):
-    """Status and body of a request for results; the path travels as it is."""
+    """Status and body of a request for results. The path is sent without normalization."""
     url = URL(f"http://127.0.0.1:{operator.port}/v1/results/{path}", encoded=True)
     headers = {"Authorization": authorization} if authorization else {}
     async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
@@ -134,7 +134,7 @@ async def test_tokens_that_prove_nothing_are_refused(served):
     await tenant.delete_account()
 
     async def refused():
-        # A token that was not used before, since decisions are kept for some seconds.
+        # A token that was not used before: decisions are cached for some seconds.
         return (await read(operator, f"{tenant.namespace}", f"Bearer {own}"))[0] == 401
 
     await until(refused, "the token of a deleted account is refused")

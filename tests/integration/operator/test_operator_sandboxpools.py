@@ -1,4 +1,4 @@
-"""Pods of a SandboxPool with a real API server: kept ready, taken once, replaced."""
+"""Tests of the pods of a SandboxPool on a real API server: they are kept ready, taken once and replaced."""
 
 import asyncio
 
@@ -236,7 +236,7 @@ async def test_a_set_whose_pool_is_refused_runs_without(installation, bug):
     quota = {"metadata": {"name": "few"}, "spec": {"hard": {"count/sandboxpools.dgym.dev": "0"}}}
     path = installation.core("resourcequotas", "few")
     await installation.api.call("POST", installation.core("resourcequotas"), quota)
-    # No controller counts what is there.
+    # This API server has no quota controller, so the test writes the status.
     await installation.api.call(
         "PATCH", f"{path}/status", {"status": {**quota["spec"], "used": {"count/sandboxpools.dgym.dev": "0"}}}, MERGE
     )

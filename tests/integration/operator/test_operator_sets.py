@@ -1,4 +1,4 @@
-"""EpisodeSets on a real API server."""
+"""Tests of EpisodeSets on a real API server."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ async def make_tasks(installation, *names):
 async def test_a_set_runs_every_sample_once_within_its_parallelism(installation):
     await make_tasks(installation, "a", "b", "c")
     await installation.start_agent()
-    # Progress is written for what lasts, which on a busy machine anything may; it is not counted here.
+    # Progress is written for states that last. On a busy machine any state may last, so the threshold is high here.
     await installation.start_operator(msgspec.structs.replace(POLICY, shown_after_seconds=60.0))
     spec = {"taskSelector": {"matchLabels": {"suite": "small"}}, "samples": 2, "parallelism": 2, "template": EPISODE}
     await installation.create("EpisodeSet", "all", spec)
@@ -36,7 +36,7 @@ async def test_a_set_runs_every_sample_once_within_its_parallelism(installation)
         return [write for write in installation.writes() if write[2] in (name, f"{name}-1")]
 
     await until(nothing_left, "children and pods are gone")
-    # The audit log has a request only after its answer.
+    # A request appears in the audit log only after its response.
     await until(lambda: all(len(writes_of(f"all-{index}")) >= 6 for index in range(6)), "the writes are in the log")
     for index in range(6):
         name = f"all-{index}"
@@ -196,7 +196,7 @@ async def test_failed_episodes_run_again_and_their_results_stay(installation):
     again = await installation.get("some-1")
     assert again["metadata"]["uid"] != before["metadata"]["uid"]
     assert (await installation.get("some-2"))["metadata"]["uid"] == kept["metadata"]["uid"]
-    # The leader ends between the deletion of the Episode and the write that frees its index.
+    # The leader stops between the deletion of the Episode and the write that frees its index.
     await installation.stop_operator()
     await installation.api.call("DELETE", installation.path("episodes", "some-2"))
     change = {"metadata": {"annotations": {"dgym.dev/retry": "2"}}}

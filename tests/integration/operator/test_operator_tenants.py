@@ -1,4 +1,4 @@
-"""Namespaces of tenants on a real API server: LimitRanges, inherited labels, limits and default resources."""
+"""Tests of tenant namespaces on a real API server: LimitRanges, inherited labels, limits and default resources."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""One episode, one trace: an operator, a worker process, a sidecar process, its runners, and a receiver of OTLP."""
+"""Tests of the trace of an episode: spans of an operator, a worker process, a sidecar and runners in one trace."""
 
 import asyncio
 import base64
@@ -20,10 +20,10 @@ SECRET = "c2VjcmV0IG9mIHRoZSBjb2xsZWN0b3I="
 
 
 class RealAgent(Agent):
-    """An agent pod whose process is a real worker."""
+    """An agent pod with a real worker process."""
 
     async def listen(self):
-        """Nothing: the key of the pod follows from its UID."""
+        """Do nothing: the worker process can start only after the pod has a UID, which determines its key."""
 
     async def work(self):
         (self.directory / "tokens").mkdir()
@@ -55,7 +55,7 @@ async def start_agent(installation, directory, receiver):
 
 
 async def started_pod(installation, make, name):
-    """The Episode's pod: runners and a sidecar process with the digests that the operator wrote into it."""
+    """Start the Episode's pod: runners, and a sidecar process with the digests that the operator wrote into the pod."""
 
     async def created():
         return (await installation.pods()).get(name)
@@ -131,7 +131,7 @@ async def test_an_episode_is_one_trace_from_the_operator_to_the_verifier(install
     assert scoring.attributes["dgym.score"] == 1
     assert "attempt 1" in list(above(scoring))
     assert scoring.span_id in {each.parent_id for each in receiver.named("run entrypoint")}
-    # The sandbox has neither the collector's credentials nor its address.
+    # The sandbox has neither the credentials nor the address of the collector.
     assert all(each["Authorization"] == SECRET for each in receiver.headers)
     assert "PATH=" in trajectory
     assert SECRET not in trajectory

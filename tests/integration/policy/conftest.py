@@ -1,4 +1,4 @@
-"""Environments in local sandboxes, closed at the end of the test."""
+"""Fixtures: environments in local sandboxes, closed at the end of the test."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Read-only and hidden files by every route: what is protected never changes in the patch, nor where it is scored."""
+"""Tests of read-only and hidden files: no route changes a protected file in the patch or in the verifier."""
 
 import pytest
 
@@ -13,7 +13,8 @@ from tests.fakes.attacks.policy import (
 
 pytestmark = pytest.mark.attack("protected-files")
 
-# Routes that leave the effects of those before them in place. ``make test-all`` takes each alone, too.
+# Each group of routes runs in one environment, because no route undoes the effects of the routes before it.
+# ``make test-all`` also runs each route alone.
 TOGETHER = (
     (
         "plain writes",

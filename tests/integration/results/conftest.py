@@ -1,4 +1,4 @@
-"""A real S3 server on the loopback interface."""
+"""Fixtures: a real S3 server on the loopback interface."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ class S3Server:
         self._port = 0
 
     def start(self):
-        """Start; the second time on the same port."""
+        """Start the server. A restart uses the same port."""
         for _ in range(20):
             port = self._port or _free_port()
             command = [self._program, "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(self.root)]

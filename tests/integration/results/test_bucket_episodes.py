@@ -1,4 +1,4 @@
-"""An attempt's files in a bucket: checkpoints, an outage, a second writer."""
+"""Tests of an attempt's files in a bucket: checkpoints, an outage and a second writer."""
 
 import asyncio
 

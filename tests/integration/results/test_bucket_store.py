@@ -1,4 +1,4 @@
-"""A results store in a bucket of a real S3 server."""
+"""Tests of a results store in a bucket of a real S3 server."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Saves of a trajectory that are cancelled while the store is already writing."""
+"""Tests of saves of a trajectory that are cancelled while the store is writing."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ WAIT_SECONDS = 60
 
 
 class SlowDirectory(DirectoryStore):
-    """A directory that writes what is appended some time after the check of the file's size."""
+    """A directory store that writes appended data some time after the check of the file's size."""
 
     def __init__(self, root):
         super().__init__(root)
@@ -26,7 +26,7 @@ class SlowDirectory(DirectoryStore):
     async def append(self, path, data, *, size):
         if (self.file.stat().st_size if self.file.exists() else 0) != size:
             return False
-        # Like a thread, the write does not end with the caller that waits for it.
+        # The write continues when its caller is cancelled, as a write in a thread does.
         await asyncio.shield(asyncio.ensure_future(self._append_later(data)))
         return True
 
@@ -51,7 +51,7 @@ def store(tmp_path):
 
 @pytest.fixture
 async def record(store):
-    """A record whose header is stored already."""
+    """A record whose header is already stored."""
     record = Record(store, PATH, EpisodeLog(), unavailable=lambda _: None)
     await record.load(TrajectoryHeader(task="calc"))
     store.writable.set()
@@ -67,7 +67,7 @@ def step(number):
 
 
 async def cancelled_save(store, record):
-    """A save that was cancelled between the check of the file's size and the write."""
+    """Start a save and cancel it between the check of the file's size and the write."""
     saving = asyncio.create_task(record.keep_saving())
     record.write(step(0))
     await asyncio.wait_for(store.checked.wait(), WAIT_SECONDS)
@@ -77,7 +77,7 @@ async def cancelled_save(store, record):
 
 
 async def idle():
-    """Let every task run until it waits for something else than its turn."""
+    """Let every task run until it waits for an event."""
     for _ in range(10):
         await asyncio.sleep(0)
 

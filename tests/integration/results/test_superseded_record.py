@@ -1,4 +1,4 @@
-"""Two drivers of one attempt, one of which has superseded the other, and the trajectory and result that both store."""
+"""Tests of the trajectory and the result when a driver stores them after another driver superseded it."""
 
 import asyncio
 
@@ -88,7 +88,7 @@ async def test_a_file_that_changes_under_every_write_is_given_up(s3_server, monk
     await store.write(TRAJECTORY, b"initial")
 
     def changes(_present):
-        # Another writer, between the reading and the conditional write.
+        # Another writer changes the object between the read and the conditional write.
         obstore.put(store._bucket, TRAJECTORY, b"%d" % next(versions))
         return False
 

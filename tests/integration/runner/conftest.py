@@ -1,4 +1,4 @@
-"""Real runners under real Pythons, each with an empty environment and a workspace of its own."""
+"""Fixtures: real runners under real Pythons, each with an empty environment and a separate workspace."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class RunningRunner:
-    """A runner's process and its client."""
+    """A runner process and its client."""
 
     def __init__(self, process: subprocess.Popen[bytes], client: RunnerClient) -> None:
         self.process = process
@@ -34,11 +34,11 @@ class RunningRunner:
         self.info: RunnerInfo | None = None
 
     async def exit_status(self, seconds: float = 90) -> int:
-        """How the process ended, waiting for it."""
+        """Wait for the end of the process and return its exit status."""
         return await asyncio.to_thread(self.process.wait, seconds)
 
     def resident_kib(self) -> int:
-        """The runner's resident memory."""
+        """Resident memory of the runner, in KiB."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS"):
                 return int(line.split()[1])
@@ -46,7 +46,7 @@ class RunningRunner:
 
 
 def alive_with(text: str) -> list[int]:
-    """Processes, zombies aside, whose command line holds ``text``."""
+    """IDs of the processes whose command line contains ``text``, without zombies and this process."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -67,7 +67,7 @@ async def eventually(condition: Callable[[], object], seconds: float = 90) -> No
 
 
 async def until(ask: Callable[[], Awaitable[T]], accept: Callable[[T], object], seconds: float = 90) -> T:
-    """Ask until the answer is accepted."""
+    """Call ``ask`` until ``accept`` returns true for the answer, and return the answer."""
     deadline = time.monotonic() + seconds
     while not accept(answer := await ask()):
         assert time.monotonic() < deadline, f"the answer is still {answer!r}"
@@ -80,7 +80,7 @@ Start = Callable[..., Awaitable[RunningRunner]]
 
 @pytest.fixture
 def run_plain() -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], socket.socket]]]:
-    """Start a runner, below another program if need be, and get its process and the raw socket to it."""
+    """Start a runner, optionally as a child of the program ``below``, and return its process and the raw socket."""
     started: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
 
     def start(interpreter: str, below: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], socket.socket]:
@@ -114,7 +114,7 @@ def run_plain() -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], socket.
 
 @pytest.fixture
 async def start_runner(run_plain, tmp_path: Path) -> AsyncIterator[Start]:
-    """Start a runner and configure it; every one is told to exit at the end, and does."""
+    """Start a runner and configure it. At the end of the test, each runner is requested to exit."""
     running: list[RunningRunner] = []
 
     async def start(
@@ -137,7 +137,7 @@ async def start_runner(run_plain, tmp_path: Path) -> AsyncIterator[Start]:
 
 @pytest.fixture
 async def runner(start_runner: Start, interpreter: str) -> RunningRunner:
-    """One configured runner under one of the Pythons."""
+    """A configured runner under one of the Pythons."""
     return await start_runner(interpreter)
 
 
@@ -149,7 +149,7 @@ def warm_runners() -> Iterator[Callable[[str], WarmProcess]]:
 
 @pytest.fixture
 async def start_warm(warm_runners, tmp_path: Path) -> AsyncIterator[Callable[[str], Awaitable[RunnerClient]]]:
-    """``await start_warm(interpreter)``: the client of a configured runner whose own start does not matter."""
+    """``await start_warm(interpreter)``: the client of a configured runner, for tests that do not test its start."""
     running = []
 
     async def start(interpreter: str) -> RunnerClient:

@@ -1,4 +1,4 @@
-"""Transports, hostile peers, memory: the runner as a process on one end of a connection."""
+"""Tests of the runner's connection: transports, hostile peers and memory."""
 
 import asyncio
 import contextlib
@@ -124,7 +124,7 @@ async def test_a_manifest_that_names_other_places_is_refused(name):
 
 
 async def manifest_of(answer):
-    """What the client makes of a manifest with these bytes."""
+    """Return the manifest that the client decodes from these bytes."""
     ours, theirs = socket.socketpair()
     client = RunnerClient(*await asyncio.open_connection(sock=ours))
     reader, writer = await asyncio.open_connection(sock=theirs)

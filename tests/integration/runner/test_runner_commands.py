@@ -1,4 +1,4 @@
-"""Running commands: output, status, input, environment, report."""
+"""Tests of commands in the runner: output, exit status, input, environment and report."""
 
 import asyncio
 import os
@@ -62,7 +62,7 @@ async def test_long_output_keeps_head_and_tail_and_counts_the_rest(sandbox):
 
 
 async def test_the_environment_is_built_and_not_inherited(start_runner, interpreter, monkeypatch):
-    # ``env -i`` starts the runner here, so that only what it builds itself can be there.
+    # ``env -i`` starts the runner, so the environment can only contain variables that the runner sets.
     runner = await start_runner(interpreter, environment={"FROM_TASK": "yes", "PYTHONHASHSEED": "7"})
     result = await runner.client.run(["env"], environment={"FROM_CALL": "also"})
     variables = dict(line.split("=", 1) for line in result.text.splitlines())
@@ -106,7 +106,7 @@ async def test_the_interpreter_of_the_task_comes_first(start_runner, interpreter
 
 
 async def test_the_report_comes_apart_from_the_output_through_a_high_descriptor(sandbox):
-    # Programs that close everything low keep it.
+    # The descriptor stays open in programs that close all low descriptors.
     close = 'for n in 3 4 5 6 7 8 9; do eval "exec $n>&-"; done'
     line = f"{close}; echo out; echo told >&$DGYM_REPORT_FD; echo $DGYM_REPORT_FD"
     result = await sandbox.run(line, report=True)
@@ -126,7 +126,7 @@ async def test_without_report_there_is_no_descriptor(sandbox):
 
 
 async def test_commands_run_side_by_side(sandbox, tmp_path):
-    # Each waits for the other's file: one after the other they would not end.
+    # Each command waits for the file of the other command. If they ran one after the other, they would not end.
     one = "touch a; until [ -e b ]; do sleep 0.01; done"
     two = "touch b; until [ -e a ]; do sleep 0.01; done"
     results = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""Timeouts, limits and ends: partial output comes back, and nothing is left."""
+"""Tests of timeouts, limits and ends of commands: partial output is returned, and no process is left."""
 
 import asyncio
 import ctypes
@@ -14,9 +14,9 @@ from dgym.errors import SandboxLost
 from dgym.sandbox import SandboxLimits
 
 TIMEOUTS = (0.3, 2.0, 20.0)
-"""In seconds. A busy machine may need a longer one until a program has written its first words."""
+"""In seconds. On a busy machine, a program may need a longer timeout before it writes its first output."""
 
-# Ignores SIGTERM, leaves the group and the session, empties its environment, and holds the pipes of its ancestors.
+# A program that ignores SIGTERM, leaves its group and session, empties its environment and keeps inherited pipes open.
 ESCAPEE = (
     "import os, signal, sys, time\n"
     "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -32,7 +32,7 @@ ESCAPEE = (
 
 
 async def run_out_of_time(run, command, first_words):
-    """The result of a command that a timeout ends after its first words."""
+    """The result of a command that a timeout ends after its first output."""
     for timeout in TIMEOUTS:
         result = await run(command, timeout_seconds=timeout)
         if result.text.startswith(first_words):
@@ -42,7 +42,7 @@ async def run_out_of_time(run, command, first_words):
 
 @pytest.fixture
 def mark():
-    """A word that only processes of this test have on their command line."""
+    """A string that only processes of this test have on their command line."""
     return f"mark-{uuid.uuid4().hex}"
 
 
@@ -57,7 +57,7 @@ async def test_a_timeout_returns_the_partial_output_soon(sandbox):
 async def test_a_program_may_clean_up_when_it_runs_out_of_time(sandbox):
     line = "trap 'echo bye; exit 3' TERM; echo hi; while :; do sleep 0.01; done"
     result = await run_out_of_time(sandbox.run, line, "hi\n")
-    # Between them bash may say that its sleep was terminated.
+    # Between them bash may report that its sleep was terminated.
     assert (result.text[:3], result.text[-4:]) == ("hi\n", "bye\n")
     assert (result.exit_status, result.ended_by) == (3, "timeout")
 
@@ -231,7 +231,7 @@ async def test_a_resource_hog_is_counted_with_its_children(start_runner, interpr
 
 
 async def test_commands_start_while_others_are_killed(sandbox):
-    """A process that has yet to execute its program is no stray of the command that is killed."""
+    """A process that has not yet executed its program is not mistaken for a process of the command that is killed."""
 
     async def start_many():
         for _ in range(60):

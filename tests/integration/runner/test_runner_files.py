@@ -1,4 +1,4 @@
-"""Files and trees through the runner."""
+"""Tests of reads and writes of files and trees through the runner."""
 
 import asyncio
 import errno
@@ -72,7 +72,7 @@ async def test_a_digest_covers_paths_modes_and_contents_that_have_changed_since_
 CHANGES = [
     "echo 1 > new; mkdir -p d/e; echo 2 > d/e/f; ln -s kept link; mkfifo pipe",
     "rm gone; chmod +x kept; mv d moved",
-    # As large as before and as old, which only the time of the change gives away.
+    # Size and modification time are unchanged. Only the ctime shows the change.
     "touch -r same time; printf b > same; touch -r time same; rm time",
     "rm same; ln -s same same; rm link; mkdir link; echo 3 > link/x",
     "rm -r moved link; touch \"$(printf 'not-\\377-utf8')\"",
@@ -226,7 +226,7 @@ async def test_the_manifest_sees_a_change_of_the_same_size_within_the_same_secon
     await sandbox.write_file("file", b"aaaa")
     seen = {(await sandbox.manifest())["file"].sha256}
     for number in range(20):
-        # Times are set back too: neither size nor modification time tells this change.
+        # The modification time is set back too, so neither the size nor the modification time shows this change.
         await sandbox.run(f"printf {number:04} > file; touch -d @1000000000 file")
         seen.add((await sandbox.manifest())["file"].sha256)
     assert len(seen) == 21
@@ -270,7 +270,7 @@ async def test_archives_that_lead_outside_are_refused(sandbox):
     with pytest.raises(OSError, match=r"\w"):
         await sandbox.put_archive(chunks_of(b"not a tar at all" * 100))
     assert await sandbox.manifest() == {}
-    # A process of its own unpacks a large archive.
+    # A separate process unpacks a large archive.
     with pytest.raises(OSError, match="leads outside"):
         await sandbox.put_archive(chunks_of(tar_of({"large": bytes(500_000), "../evil": b"x"})))
     with pytest.raises(OSError, match="File name too long"):
@@ -284,7 +284,7 @@ async def test_asking_for_what_is_not_there_is_an_error(sandbox):
 
 
 async def test_more_paths_than_a_header_takes(sandbox):
-    """An agent chooses how many paths there are and how long."""
+    """An agent controls the number and the length of the paths."""
     directory = "/".join("d" * 200 for _ in range(17))
     count = 400
     assert count * len(directory) > _channel.MAX_HEADER

@@ -1,4 +1,4 @@
-"""What a sandbox leaves in the IPC namespace that it shares with the verifier is removed by the verifier's runner."""
+"""Tests that the verifier's runner removes objects that a sandbox left in the IPC namespace that they share."""
 
 import shutil
 
@@ -10,7 +10,7 @@ from tests.support.required import absent
 
 @pytest.fixture
 def container(tmp_path):
-    """Arguments that start what follows them as the first process of a container."""
+    """Command prefix that starts the command after it as the first process of a container."""
     if shutil.which("bwrap") is None:
         absent("bubblewrap", "there is no bwrap")
     places = ["--ro-bind", "/", "/", "--bind", "/tmp", "/tmp"]
@@ -65,7 +65,7 @@ time.sleep(600)
 
 
 async def test_what_belongs_to_another_user_is_counted(start_runner, interpreter, container):
-    # A verifier without rights to what a sandbox of another user left: root without capabilities is nobody to others.
+    # The verifier has no rights to the objects of the sandbox's user: it is root, but without capabilities.
     private = f"import ctypes, os; os.setuid(65534); assert ctypes.CDLL(None).msgget({KEY}, 0o1600) >= 0"
     below = [*container, "--as-pid-1", "--cap-add", "ALL", "sh", "-c", f'{interpreter} -c "$0" && exec "$@"', private]
     client = (await start_runner(interpreter, below=[*below, "setpriv", "--bounding-set=-all"])).client

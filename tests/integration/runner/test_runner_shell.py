@@ -1,4 +1,4 @@
-"""The persistent shell remembers what people expect it to, and survives what they do to it."""
+"""Tests of the persistent shell: it keeps its state between commands, and survives commands that disturb it."""
 
 import asyncio
 import sys
@@ -71,11 +71,11 @@ async def test_extended_patterns_in_functions_are_restored(sandbox):
 
 @pytest.mark.parametrize("command", SURVIVABLE)
 async def test_the_shell_survives(start_warm, command):
-    # What survives is up to bash, not to the Python that starts it: one of them is enough.
+    # The behaviour depends on bash and not on the Python that starts it, so one Python is enough.
     sandbox = await start_warm(sys.executable)
     await sandbox.shell("kept=before")
     await sandbox.shell(command, timeout_seconds=20)
-    # Through a subshell with the defaults restored: the command may have turned the tools of this test around.
+    # The command may have replaced the builtins that this test uses, so they are restored first.
     result = await sandbox.shell("unalias -a; unset -f printf declare cd; builtin echo $kept", timeout_seconds=20)
     assert result.text.splitlines()[-1:] == ["before"]
 
@@ -96,7 +96,7 @@ async def test_the_state_before_a_failing_exit_is_kept(sandbox):
 
 async def test_a_timeout_ends_the_command_and_not_the_shell(sandbox):
     await sandbox.shell("kept=1")
-    for timeout in (0.3, 2, 20):  # a busy machine may need a longer one until the first words
+    for timeout in (0.3, 2, 20):  # a busy machine may need a longer timeout until the first output
         result = await sandbox.shell("echo begin; lost=1; exec sleep 600", timeout_seconds=timeout)
         if result.text:
             break

@@ -1,4 +1,4 @@
-"""Real sandboxes of both kinds, stopped after each test, and a look at the machine's processes."""
+"""Fixtures: real sandboxes of both kinds, stopped after each test, and a search for processes of the machine."""
 
 import asyncio
 import sys
@@ -38,7 +38,7 @@ DAEMON = textwrap.dedent(
 
 
 def need(kind):
-    """Bubblewrap is needed for this test: without it CI fails and a laptop skips."""
+    """Require that the sandbox kind works. Without bubblewrap, the test fails in CI and is skipped on a laptop."""
     problem = bubblewrap_problem() if kind == "bubblewrap" else None
     if problem is None:
         return
@@ -78,7 +78,7 @@ async def sandbox(open_sandbox, kind):
 
 
 class Machine:
-    """The processes of this machine that carry a mark of their own in their command line."""
+    """The processes of this machine whose command line contains a unique mark."""
 
     daemon = DAEMON
 

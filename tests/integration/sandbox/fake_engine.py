@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Stands in for docker and podman where neither can run: the same command line, with plain processes for containers.
+"""A fake of docker and podman: the same command line, but containers are plain processes.
 
-What it knows is in the directory FAKE_ENGINE: ``images/`` and ``containers/``, and files whose names say how it shall
-misbehave.
+The directory FAKE_ENGINE contains its state: ``images/``, ``containers/``, and files whose names select failures.
 """
 
 import json

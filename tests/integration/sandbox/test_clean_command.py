@@ -1,4 +1,4 @@
-"""``dgym clean`` removes the leftovers of killed runs, and nothing that is in use."""
+"""Tests of ``dgym clean``: it removes the leftovers of killed runs, but not files that are in use."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import pytest
 
 DEADLINE = 90.0
 
-# A process that holds a sandbox without isolation in which a daemon runs, and is killed with everything it knows of.
+# A process that owns a sandbox without isolation. The tests kill it.
 OWNER = """
 import asyncio, sys
 from dgym.sandbox import SandboxSpec
@@ -34,7 +34,7 @@ def machine_state(tmp_path):
 
 @pytest.fixture
 def clean(machine_state, tmp_path):
-    """Run the command where no engine is installed."""
+    """Run ``dgym clean`` with a PATH that has no container engine."""
     environment = {**machine_state, "PATH": str(tmp_path / "bin")}
 
     def run(*arguments):
@@ -58,7 +58,7 @@ def test_what_a_killed_process_left_is_removed_and_what_lives_is_kept(machine_st
     ]
     with owners[0] as living, owners[1] as dying:
         (kept, _), (left, runner) = [owner.stdout.readline().split() for owner in owners]
-        # Stopped, the runner cannot see that its owner dies, nor end itself.
+        # A stopped runner does not notice the death of its owner, so it does not exit.
         os.kill(int(runner), signal.SIGSTOP)
         dying.kill()
         dying.wait(DEADLINE)

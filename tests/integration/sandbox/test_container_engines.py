@@ -1,4 +1,4 @@
-"""What dgym makes of docker and podman: which one it takes, what it asks of them, and what it does when they fail."""
+"""Tests of docker and podman in dgym: the choice of the engine, its commands, and its failures."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from dgym.sandbox.container._engine import Image, call, lock_directory
 
 
 class Machine:
-    """A machine with these engines and nothing else on PATH but what they need."""
+    """A machine whose PATH has the installed fake engines and the programs that they need."""
 
     def __init__(self, directory):
         self.state = directory / "state"
@@ -97,7 +97,7 @@ async def open_container(engine, tmp_path):
         await sandbox.stop()
 
 
-# Which engine
+# Choice of the engine
 
 
 async def test_the_engine_that_was_asked_for_is_taken(computer):
@@ -163,7 +163,7 @@ async def test_lines_of_any_length_are_passed_on():
     assert (reported[0], reported[-1], "".join(reported[1:-1])) == ("a", "c", "b" * 3_000_000)
 
 
-# Where a task runs
+# Choice of the sandbox
 
 
 class TestChoice:
@@ -289,7 +289,7 @@ async def test_sandbox_and_verifier_are_two_containers_of_one_image(computer, op
 
 async def test_a_container_that_does_not_go_at_once_is_waited_for(computer, open_container):
     sandbox = await open_container()
-    # A runner that is stopped does not see that its input ends.
+    # A stopped runner does not notice the end of its input.
     os.kill(computer.process_of(sandbox.name), signal.SIGSTOP)
     (computer.state / "removing-fails").touch()
     await sandbox.stop()
@@ -333,7 +333,7 @@ async def test_an_engine_that_disappears_is_an_error_of_ours(computer, open_cont
     assert not list(lock_directory().glob("dgym-*"))
 
 
-# What is left behind
+# Leftovers
 
 
 async def test_containers_that_nobody_owns_are_removed(computer, open_container, engine):

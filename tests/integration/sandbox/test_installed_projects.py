@@ -1,4 +1,4 @@
-"""Repositories whose tests need an installed project: editable, offline, and the same in sandbox and verifier."""
+"""Tests of repositories with an installed project: editable, offline, and equal in the sandbox and the verifier."""
 
 import os
 import shutil
@@ -54,7 +54,7 @@ INSTALLED = (*HATCHLING, *PYTEST, "maturin", "versioningit")
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
-    """A cache of its own, and an index with what these projects need."""
+    """An index with the requirements of these projects, and a separate cache."""
     directory = tmp_path_factory.mktemp("index")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in write_index(directory, INSTALLED).items():
@@ -102,7 +102,7 @@ def test_the_agents_tools_see_the_installed_project_and_the_repair_is_resolved(k
 
 @pytest.mark.thorough
 async def test_an_installation_in_the_sandbox_is_written_beside_the_workspace(kind):
-    """As setup commands do it; what the agent writes there does not reach the verifier."""
+    """Setup commands install there too. Files that the agent writes there do not reach the verifier."""
     task = task_of(setupCommands=["pip install -q --no-deps --no-build-isolation -e ."])
     opened = await Opening(sandbox=kind).open(task)
     sandbox = await opened.provider.sandbox()
@@ -157,7 +157,7 @@ pytest.write_text("#!/bin/sh\\nexit 0\\n")
 
 @pytest.mark.thorough
 async def test_what_the_build_commands_write_into_the_environment_decides_nothing(kind):
-    """The agent's code runs in them: links, scripts, hooks and modules of the environment are put back."""
+    """Build commands run code of the agent: links, scripts, hooks and modules of the environment are restored."""
     files = {
         **FILES,
         "tool.py": "",
@@ -191,7 +191,7 @@ async def test_install_none_leaves_the_repository_as_it_is():
 
 @pytest.mark.parametrize("declared", ["none", None])
 async def test_setup_commands_install_where_the_repository_itself_is_not_installed(kind, declared):
-    """Nothing of it is shared with another sandbox, and what the agent installs does not reach the verifier."""
+    """Sandboxes do not share the installation, and packages that the agent installs do not reach the verifier."""
     files = {"libs/acme/" + path if path.startswith(("src", "pyp")) else path: text for path, text in FILES.items()}
     if declared:
         files["setup.py"] = "raise SystemExit\n"
@@ -255,7 +255,7 @@ async def test_extras_and_groups_are_installed():
 
 @pytest.fixture
 def checkout(tmp_path):
-    """Write a git repository with the tag release-1.4 and a commit after it; returns its task."""
+    """Write a git repository with the tag release-1.4 and a commit after it, and return its task."""
 
     def git(*arguments):
         names = {f"GIT_{role}_{part}": "t" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
@@ -343,7 +343,7 @@ checksum = "{CHECKSUM}"
 
 @pytest.fixture
 def crates(tmp_path, monkeypatch):
-    """A mirror of crates.io that the user's configuration of cargo names."""
+    """A mirror of crates.io, which is set in the user's configuration of cargo."""
     if shutil.which("cargo") is None or shutil.which("rustc") is None:
         absent("cargo", "cargo and rustc are not installed")
     tiny = tmp_path / "mirror" / "tiny"

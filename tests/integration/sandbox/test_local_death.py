@@ -1,4 +1,4 @@
-"""Nothing survives a sandbox, however it ends."""
+"""Tests that no process and no file survives a sandbox, however it ends."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ async def test_a_running_command_ends_with_the_sandbox(sandbox, machine):
     await machine.until(machine.marked)
     await sandbox.stop()
     assert machine.marked() == []
-    # Whether the runner still got to tell how the command ended is open.
+    # The runner may or may not report the exit status before it ends.
     with suppress(SandboxLost):
         assert (await running).exit_status != 0
 
@@ -95,7 +95,7 @@ async def test_nothing_survives_the_death_of_its_owner(kind, machine, tmp_path, 
         asyncio.run(main())
         """
     )
-    # The mark must not be on the owner's own command line, or the owner would be counted.
+    # The mark must not be on the command line of the owner, because ``marked()`` would count the owner.
     prepared = f"import sys; sys.argv[1:] = {[kind, machine.daemon]!r} + [sys.stdin.readline().strip()]\n" + owner
     process = subprocess.Popen(
         [sys.executable, "-c", prepared],
@@ -112,7 +112,7 @@ async def test_nothing_survives_the_death_of_its_owner(kind, machine, tmp_path, 
             assert await asyncio.to_thread(process.stdout.readline) == b"ready\n"
             await machine.until(lambda: len(machine.marked()) == 2)
         finally:
-            # Leaving `with` waits for the process.
+            # The exit of the ``with`` block waits for the process.
             process.kill()
         await machine.until(lambda: not machine.marked())
     (left,) = tmp_path.iterdir()
@@ -123,7 +123,7 @@ async def test_nothing_survives_the_death_of_its_owner(kind, machine, tmp_path, 
         remove_abandoned(ControlGroup.remove_named)
         return not list(tmp_path.iterdir())
 
-    # The runner is on its way out too: as long as it is there, its directory is left for the next time.
+    # The runner may still be ending. While it runs, ``remove_abandoned`` keeps its directory.
     await machine.until(removed)
     assert not any((parent / left.name).exists() for parent in _resources._parents())
 
@@ -149,6 +149,6 @@ async def test_a_start_that_is_cancelled_leaves_nothing(kind, machine, tmp_path,
     with suppress(asyncio.CancelledError):
         await opening
     may_end.touch()
-    # The thread that prepares the sandbox cannot be cancelled: wait for its end.
+    # The thread that prepares the sandbox cannot be cancelled, so the test waits for its end.
     await asyncio.get_running_loop().shutdown_default_executor()
     assert {path.name for path in tmp_path.iterdir()} == {"begun", "may-end", "python"}

@@ -1,4 +1,4 @@
-"""What untrusted programs can and cannot reach."""
+"""Tests of the resources that untrusted programs can and cannot reach."""
 
 import json
 import os
@@ -78,7 +78,7 @@ async def test_no_privilege_no_network_and_nobody_else_inside(open_sandbox, isol
     assert not seen["abstract"]
     assert max(seen["processes"]) < 100
     assert seen["host"] == "dgym"
-    # The interpreter's own directories are visible wherever they are; nothing else of the machine's /tmp is.
+    # Only directories of the interpreter are visible in the machine's /tmp.
     prefixes = {Path(prefix).parts[2] for prefix in (sys.prefix, sys.base_prefix) if prefix.startswith("/tmp/")}
     assert set(seen["tmp"]) <= prefixes
 
@@ -95,7 +95,7 @@ async def test_files_of_the_machine_do_not_exist_inside(open_sandbox, isolated, 
         Path("/etc/machine-id"),
         Path("/sys/class"),
     ]
-    # Interpreters are there, and so is every directory above them.
+    # Interpreters and their parent directories are visible.
     above = {parent for prefix in (sys.prefix, sys.base_prefix) for parent in (Path(prefix), *Path(prefix).parents)}
     private += [entry for entry in Path.home().iterdir() if entry not in above]
     assert await python(sandbox, script, *map(str, private)) == []

@@ -1,4 +1,4 @@
-"""What a program may use, and that the sandbox stays usable when it wants more."""
+"""Tests of resource limits of programs: the sandbox stays usable when a program exceeds a limit."""
 
 import asyncio
 import os
@@ -50,13 +50,13 @@ async def test_a_program_that_the_kernel_kills_for_its_memory_is_named_so(open_s
     bounds = [each / name for each in (group.directories if group else ()) for name in BOUNDS if (each / name).exists()]
     if not bounds:
         pytest.skip("this machine lets us make no control group that bounds memory")
-    # Known to the kernel alone: the runner has looked for its bounds already.
+    # Only the kernel enforces these bounds: the runner has read its limits before.
     for bound in bounds:
         bound.write_text(str(100 * MEGABYTE))
     hungry = "held = [bytearray(4 * 1024 ** 2) for _ in range(1000)]"
     command = sandbox.shell(f'python -c "{hungry}"') if by_shell else sandbox.run(["python", "-c", hungry])
     result = await command
-    # The watch may end the shell before it tells how its child has ended.
+    # The watchdog may kill the shell before the shell reports the exit status of its child.
     assert (result.ended_by, result.exit_status) in [("memory", -9), *([("memory", 137)] if by_shell else [])]
     killed = await sandbox.run("kill -9 $$")
     assert (killed.ended_by, killed.exit_status) == ("exit", -9)
@@ -76,7 +76,7 @@ async def test_a_program_that_takes_every_task_can_be_ended(open_sandbox, kind, 
     sandbox = await open_sandbox(kind, limits=SandboxLimits(processes=10))
     if sandbox._prepared.group is None:
         pytest.skip("this machine lets us make no control group")
-    # Threads are no processes: the runner's watchdog leaves this program alone.
+    # Threads are not processes, so the runner's watchdog does not end this program.
     hungry = (
         "import threading, time\n"
         "try:\n"

@@ -1,4 +1,4 @@
-"""An ordinary user can do what root can: the tests of a root shell run a sandbox as nobody."""
+"""Tests of a sandbox of an ordinary user. If the tests run as root, they start it as the user nobody."""
 
 import json
 import os
@@ -37,7 +37,7 @@ asyncio.run(main())
 
 @pytest.fixture(scope="session")
 def for_everybody():
-    """An interpreter and the packages the sandbox needs, where every user may read them."""
+    """A copy of an interpreter and of the packages that the sandbox needs, readable for every user."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     at_home = Path(sysconfig.get_config_var("LIBDIR") or "/").is_relative_to(Path.home())
     if sysconfig.get_config_var("Py_ENABLE_SHARED") and at_home and find_library(version) is None:

@@ -1,4 +1,4 @@
-"""Exact versions and hashes from a directory of wheels, as from an index."""
+"""Tests of pinned requirements: exact versions and hashes. A directory of wheels replaces the index."""
 
 import asyncio
 import hashlib

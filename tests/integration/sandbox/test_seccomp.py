@@ -1,4 +1,4 @@
-"""System calls that reach beyond a sandbox, tried from inside a real one, and from one without the filter."""
+"""Tests of system calls that reach out of a sandbox, in a real sandbox and in one without the seccomp filter."""
 
 import errno
 import json
@@ -105,7 +105,7 @@ async def test_calls_that_succeed_without_the_filter_are_refused_with_it(open_sa
     before = json.loads(unfiltered.stdout)
     sandbox = await open_sandbox(isolated)
     after = await python(sandbox, SUCCEED, json.dumps(CALLS))
-    # Machines refuse some of them by settings of their own (perf_event_paranoid, io_uring_disabled).
+    # Some machines refuse some of these calls by sysctl settings (perf_event_paranoid, io_uring_disabled).
     assert {"ptrace", "process_vm_readv", "kcmp"} <= {name for name in before if before[name] == "done"}
     assert [name for name in before if before[name] not in ("EPERM", "ENOSYS")]
     assert after == {name: "ENOSYS" if name in ABSENT else "EPERM" for name in before}
@@ -132,7 +132,7 @@ async def test_no_namespace_is_made_by_any_call(open_sandbox, isolated):
 
 
 async def test_programs_of_another_architecture_end(open_sandbox, isolated):
-    """``int 0x80`` is the 32-bit entry: its numbers are others, so what the filter knows would not bind it."""
+    """``int 0x80`` is the 32-bit entry. Its call numbers differ, so rules for 64-bit numbers would not apply."""
     if MACHINE != "x86_64":
         pytest.skip("an entry of x86_64")
     sandbox = await open_sandbox(isolated)
@@ -167,7 +167,7 @@ async def test_threads_processes_and_event_loops_work(open_sandbox, isolated):
     assert await python(sandbox, script) == [[1, 2], [3, 0, 0]]
 
 
-# A user whose session keyring holds a key, at a terminal of their own.
+# A user with a key in the session keyring and with a controlling terminal.
 USER = """
 import asyncio, ctypes, os, subprocess, sys
 from dgym.sandbox import SandboxSpec
@@ -214,7 +214,7 @@ except OSError as error:
 
 
 def test_the_users_keys_and_terminal_stay_outside(isolated):
-    """Run at a terminal: --new-session leaves it, a fresh session keyring replaces the user's."""
+    """At a terminal, --new-session detaches from it, and a new session keyring replaces the user's keyring."""
     numbers = [str(call_number(name, MACHINE)) for name in ("keyctl", "add_key")]
     leader, follower = pty.openpty()
     user = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Virtual environments of tasks: complete, made once, and without dgym."""
+"""Tests of virtual environments of tasks: complete, created once, and without dgym."""
 
 import asyncio
 import subprocess
@@ -17,7 +17,7 @@ from dgym.sandbox.local._interpreter import inspect_interpreter
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    # Without an index and without patience: whatever needs one fails at once.
+    # No index is reachable and retries are off, so every access to an index fails immediately.
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("UV_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")

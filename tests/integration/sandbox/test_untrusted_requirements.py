@@ -1,4 +1,4 @@
-"""Attacks by a task's requirements: nothing of them is executed outside the sandbox unless it was asked for."""
+"""Tests of attacks by a task's requirements: their code runs outside the sandbox only if the user allows it."""
 
 import io
 import json
@@ -56,7 +56,7 @@ def sdist(tmp_path, canary):
 
 @pytest.fixture(params=["pip", "uv"])
 def installer(request, tmp_path, sdist, monkeypatch):
-    """An installer whose index is a directory, and a user with a token."""
+    """An installer with a directory as its index, in the environment of a user with a token."""
     programs = tmp_path / "programs"
     programs.mkdir()
     if request.param == "uv":
@@ -96,7 +96,7 @@ async def test_a_url_is_refused_by_field_and_value(form, sdist, canary):
 @pytest.mark.parametrize("build", [False, True])
 @pytest.mark.parametrize("form", ["{relative}", "file://{path}", "git+file://{path}", "-e{path}", "x/../{relative}"])
 async def test_paths_urls_and_options_are_refused_always(form, build, sdist, canary):
-    """Installers take a relative path for a directory or archive although it begins as a name does."""
+    """Installers accept a relative path of a directory or archive, even if it begins like a name."""
     requirement = form.format(path=sdist, relative=str(sdist).lstrip("/"))
     with pytest.raises(ManifestError, match=r"^requirements\[0\]: .* is not a requirement"):
         await ensure_environment([requirement], build_requirements=build)

@@ -1,4 +1,4 @@
-"""Sessions and episodes over local sandboxes, as ``AsyncRepoEnv`` makes them, with the parts within reach."""
+"""Fixtures: sessions and episodes in local sandboxes, as ``AsyncRepoEnv`` makes them, with access to their parts."""
 
 import contextlib
 
@@ -19,7 +19,7 @@ FILES = {
     "tool.sh": "#!/bin/sh\necho hello\n",
     "old.txt": "going away\n",
 }
-# Two runs of pytest would take half of a test's time, so only tests of what pytest protects or reports run it.
+# Two runs of pytest would take half of a test's time, so only tests of pytest's protection or reports run pytest.
 ENTRYPOINT = "python -c 'import test_calc; test_calc.test_add()'"
 PYTEST = "python -m pytest -q"
 TOOLS = ("bash", "eval", "rewrite", "view", "pdb", "submit")
@@ -33,7 +33,7 @@ def make_task(files=None, **spec):
 
 @pytest.fixture
 async def open_session():
-    """Opens reset sessions: ``await open_session(limits=…, **spec)``; every one is closed at the end."""
+    """``await open_session(limits=…, **spec)``: a session after its reset, closed at the end of the test."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def open_one(
@@ -65,7 +65,7 @@ async def open_session():
 
 
 class Opens(Opening, frozen=True, kw_only=True):
-    """Opens sandboxes of this class."""
+    """Opens sandboxes with the provider class ``provider``."""
 
     provider: type[LocalProvider]
 
@@ -75,7 +75,7 @@ class Opens(Opening, frozen=True, kw_only=True):
 
 
 class Played:
-    """An episode of an environment, which goes on in another session when its sandbox dies."""
+    """An episode of an environment. If its sandbox dies, it continues in another session."""
 
     def __init__(self, env):
         self.env = env
@@ -95,7 +95,7 @@ class Played:
 
 @pytest.fixture
 async def open_episode():
-    """Opens reset episodes: ``await open_episode(provider=…, **spec)``; every one is closed at the end."""
+    """``await open_episode(provider=…, **spec)``: an episode after its reset, closed at the end of the test."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def open_one(*, tools=TOOLS, provider=LocalProvider, **spec):

@@ -1,4 +1,4 @@
-"""The label of integrity in the result of a session: what was seen, beside a score that it does not change."""
+"""Tests of the integrity label in the result of a session: it lists the signs and does not change the score."""
 
 import pytest
 

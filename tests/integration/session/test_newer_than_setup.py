@@ -1,4 +1,4 @@
-"""What the agent and the scorer write is newer than what the setup built, as coarsely as build tools compare times."""
+"""Tests that files from the agent and the scorer are newer than files from the setup, compared in whole seconds."""
 
 from tests.integration.session.conftest import PYTEST
 from tests.support.calc import BUGGY

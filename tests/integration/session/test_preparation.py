@@ -1,4 +1,4 @@
-"""What keeps a sandbox from being prepared is the task's or its image's doing, and is said as that."""
+"""Tests of failed preparations of a sandbox: the error names the cause in the task or its image."""
 
 import io
 import tarfile

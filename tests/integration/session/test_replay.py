@@ -1,4 +1,4 @@
-"""An episode that goes on in another session, with the steps that an earlier one recorded."""
+"""Tests of an episode that continues in another session with the steps that an earlier session recorded."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ KILLED = ToolCall(tool="bash", arguments={"command": "echo killed > killed.txt"}
 
 
 class OneSandbox(LocalProvider):
-    """Opens the agent's sandbox once, as a pod does."""
+    """A provider that opens the agent's sandbox only once, as a pod does."""
 
     opened = False
 
@@ -30,7 +30,7 @@ class OneSandbox(LocalProvider):
 
 
 async def take(open_session, *actions, **options):
-    """The trajectory of a session that takes steps and is closed."""
+    """Take steps in a new session, close it, and return its trajectory."""
     session = await open_session(**options)
     for seq, action in enumerate(actions, start=1):
         await session.step(seq, action)

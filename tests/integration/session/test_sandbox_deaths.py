@@ -1,4 +1,4 @@
-"""Sandboxes that die under a step, between steps or at the end: which step is blamed, and what is scored."""
+"""Tests of sandboxes that die during a step, between steps or at the end: the poisoned step and the score."""
 
 import asyncio
 import functools
@@ -73,7 +73,7 @@ async def test_a_step_that_ends_its_sandbox_by_a_signal_is_poisoned_and_the_seco
 
 
 class Frail(LocalProvider):
-    """Its sandboxes die when the agent's changes are read, the first ``deaths`` of them."""
+    """A provider whose first ``deaths`` sandboxes die when the agent's changed files are read."""
 
     deaths = 1
 
@@ -116,7 +116,7 @@ async def test_a_sandbox_that_dies_after_every_replay_is_a_verdict(open_episode)
 
 
 def remembering(opened):
-    """A provider that appends its sandboxes to ``opened``."""
+    """A provider class that appends its sandboxes to ``opened``."""
 
     class Remembering(LocalProvider):
         async def sandbox(self):
@@ -159,7 +159,7 @@ async def test_a_step_that_kills_its_sandbox_just_after_its_answer_is_blamed(ope
 
 
 class SlowToReopen(LocalProvider):
-    """Counts the agent's sandboxes; all but the first wait for ``go``."""
+    """A provider that counts the agent's sandboxes. All sandboxes after the first wait for ``go``."""
 
     def __init__(self, spec):
         super().__init__(spec)
@@ -180,7 +180,7 @@ async def test_an_end_during_a_recovery_awaits_the_one_new_sandbox(open_episode,
         tools=["rewrite", trap], provider=lambda spec: providers.append(SlowToReopen(spec)) or providers[0]
     )
     await session.step(1, REPAIR)
-    await session.patch()  # opens the verifier, so that the end waits for the sandbox alone
+    await session.patch()  # opens the verifier, so that ``finish`` only waits for the sandbox
     recovering = asyncio.create_task(session.step(2, {"tool": "trap", "arguments": {"path": "a.txt", "deadly": 1}}))
     await providers[0].reopening.wait()
     finishing = asyncio.create_task(session.finish())

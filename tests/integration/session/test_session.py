@@ -1,4 +1,4 @@
-"""The engine: exactly once, limits, what travels, and that nothing is left."""
+"""Tests of the session: each step runs exactly once, limits, contents of the patch, and no leftovers."""
 
 import asyncio
 import subprocess

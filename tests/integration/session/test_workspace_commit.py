@@ -1,4 +1,4 @@
-"""The git repository that a session makes of a local source for the agent."""
+"""Tests of the git repository that a session creates from a local source for the agent."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""Pods without a cluster for every test here."""
+"""Fixtures: pods without a cluster."""
 
 import pytest
 
@@ -14,14 +14,14 @@ def warm_sidecars():
 
 @pytest.fixture
 async def new_pod(tmp_path, warm_sidecars):
-    """Makes the pod of a test: ``new_pod(answer_seconds=0.1)``."""
+    """``new_pod(answer_seconds=0.1)``: a new pod with these settings."""
     async with pods_in(tmp_path, warm=warm_sidecars) as make:
         yield make
 
 
 @pytest.fixture
 async def pod(new_pod):
-    """A pod whose sidecar answers."""
+    """A pod with a started sidecar."""
     return await new_pod().start()
 
 

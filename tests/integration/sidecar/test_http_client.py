@@ -1,4 +1,4 @@
-"""How calls are asked again: against a server that answers by a script."""
+"""Tests of the retries of calls, with a server that sends scripted answers."""
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ SHORT = msgspec.structs.replace(QUICK, silence_seconds=0.4, running_seconds=0.4)
 
 @pytest.fixture
 async def scripted():
-    """``url, requests = await scripted(answers)``: each answer is a status and a body; the last one repeats."""
+    """``url, requests = await scripted(*answers)``: an answer is (status, body). The last answer is repeated."""
     runners = []
 
     async def start(*answers):

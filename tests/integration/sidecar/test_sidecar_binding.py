@@ -1,4 +1,4 @@
-"""A pooled sidecar: it waits without an attempt, learns it by one call, and is then the sidecar of that attempt."""
+"""Tests of a pooled sidecar: it waits without an attempt, and one call binds it to an attempt."""
 
 import asyncio
 import json
@@ -14,18 +14,18 @@ from dgym.wire.signing import content_digest, outcome_is_signed, sign_request
 from tests.fakes.pooled_pods import BIND_TOKEN, PooledPod, recorded_bind
 
 HALF_OPEN = 120
-"""Below what one address may have; from two they are almost all that the port takes."""
+"""Fewer than the limit of one address. From two addresses, these are almost as many as the port accepts."""
 
 
 @pytest.fixture
 def pooled(new_pod):
-    """Makes the pod of a pool: ``pooled(answer_seconds=0.1)``."""
+    """``pooled(answer_seconds=0.1)``: a new pod of a sandbox pool."""
     return lambda **settings: new_pod(kind=PooledPod, **settings)
 
 
 @pytest.fixture
 async def waiting(pooled):
-    """A pod whose sidecar waits, without runners: it is not ready."""
+    """A pod whose sidecar waits. It is not ready because it has no runners."""
     pod = pooled()
     pod.process = pod.start_process()
     await pod.listening()
@@ -38,7 +38,7 @@ async def connect(pod, address="127.0.0.1"):
 
 
 async def answer(reader):
-    """Status and body of the one answer on a connection that ends with it."""
+    """Status and body of the only answer on a connection that closes after it."""
     head, _, body = (await asyncio.wait_for(reader.read(), 90)).partition(b"\r\n\r\n")
     return int(head.split()[1]), msgspec.json.decode(body)
 
@@ -156,7 +156,7 @@ async def test_a_recording_of_the_call_binds_nothing(pooled, tmp_path, waiting):
     other = pooled(directory=tmp_path / "refused")
     other.start_process()
     await other.listening()
-    # Refused the first time as well, and by that received.
+    # The first request is refused too, but it counts as received.
     refused = recorded_bind(other.binding(drive_sha256=token_digest(BIND_TOKEN)))
     assert (await send(other, refused))[1]["code"] == "invalid_argument"
     assert (await send(other, refused))[1]["message"] == "the request was received before"
@@ -252,7 +252,7 @@ async def test_a_request_that_was_begun_before_finds_the_attempt_that_was_bound_
         writer.write(recording[:-1])
         await writer.drain()
         begun.append((reader, writer, recording))
-    # Both have reached the application that waits: its answers come from its own connections in their order.
+    # The answer shows that both requests have reached the waiting application, because it accepts connections in order.
     assert (await waiting.raw("GET", calls.HEALTH))[0] == 200
     assert (await waiting.bind())[0] == 200
     for (reader, writer, recording), expected in zip(begun, (200, 409), strict=True):

@@ -1,4 +1,4 @@
-"""Calls that are lost, repeated, out of order, late, too large or not the caller's to make."""
+"""Tests of calls that are lost, repeated, out of order, late, too large or not allowed for the caller."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ async def begin(pod, **prepared):
 
 
 class LossyProxy:
-    """Passes every request on, and closes the connection instead of the answer as often as it is told."""
+    """A proxy that forwards each request. For the next ``losses`` answers it closes the connection instead."""
 
     def __init__(self, url):
         self._port = int(url.rpartition(":")[2])
@@ -159,7 +159,7 @@ async def test_a_superseded_driver_is_told_so_even_while_its_call_runs(pod, help
     await asyncio.wait_for(_exists(pod, "begun"), 90)
     new = pod.connect(epoch=2, reset_key="k")
     taking_over = asyncio.ensure_future(new.reset())
-    # The reset waits for the step; this says at once that there is a new driver.
+    # The reset waits for the step. This call announces the new driver immediately.
     status, _ = await pod.raw("GET", calls.STEPS.path, role=Role.DRIVE, headers={EPOCH_HEADER: epochs_of(2).drive})
     assert status == 200
     (pod.directory / "sandbox-files" / "go").touch()
@@ -289,7 +289,7 @@ async def test_bodies_that_are_too_large_or_no_json_are_refused(new_pod):
         for _ in range(BODY_LIMIT // 65536 + 1):
             yield b"x" * 65536
 
-    # Without a length: the sidecar may answer and close while we still send.
+    # The body has no Content-Length, so the sidecar may answer and close while the client is still sending.
     with contextlib.suppress(aiohttp.ClientConnectionError):
         status, body = await pod.raw("POST", "/v1/finish", role=Role.DRIVE, data=endless())
         assert (status, body["code"]) == (413, "too_large")

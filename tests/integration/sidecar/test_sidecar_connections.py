@@ -1,4 +1,4 @@
-"""Attacks on the sidecar's port: thousands of connections, unfinished headers, connections from the pod itself."""
+"""Tests of attacks on the sidecar's port: many connections, unfinished headers, connections from the pod itself."""
 
 import asyncio
 import json
@@ -9,13 +9,13 @@ import pytest
 from dgym.sidecar.serving import HEADER_LIMIT, MAXIMUM_PER_PEER, Connections, is_local
 
 MEMORY_KIB = 64 * 1024
-"""Half of the container's limit."""
+"""Half of the container's memory limit."""
 ATTACKERS = 1_800
 
 
 @pytest.fixture
 def serve():
-    """``await serve(allow_local)`` serves echoes; returns the port and the connections."""
+    """``await serve(allow_local)``: start an echo server, and return its port and its connections."""
     servers = []
 
     class Echo(asyncio.Protocol):
@@ -49,7 +49,7 @@ async def is_closed(reader):
 
 
 async def flood(host, port):
-    """Open connections with unfinished headers; returns how many of them were kept open."""
+    """Open connections with unfinished headers. Return their writers, and tasks that end when each is closed."""
     writers, closed = [], []
     for _ in range(ATTACKERS):
         reader, writer = await asyncio.open_connection(host, port)
@@ -84,7 +84,7 @@ async def test_unfinished_headers_by_the_thousand_take_no_memory(new_pod, allow_
                 except OSError:
                     await asyncio.sleep(0.01)
     messages = [json.loads(line)["message"] for line in (pod.directory / "sidecar.log").read_text().splitlines()]
-    # Each cause is logged once: too many connections, and on a slow machine headers that took too long as well.
+    # Each cause is logged once: too many connections, and on a slow machine also headers that took too long.
     refusals = [message for message in messages if "refused" in message]
     assert 1 <= len(refusals) == len(set(refusals)) <= 2, refusals
 

@@ -1,4 +1,4 @@
-"""How attempts end without their driver: the deadline, the operator, the agent's own doing, failures."""
+"""Tests of ends of attempts without their driver: by the deadline, the operator, the agent or a failure."""
 
 import asyncio
 import os
@@ -114,7 +114,7 @@ async def test_nothing_is_scored_before_the_sandbox_is_seen_dead(new_pod, helper
 
 
 async def unconfirmed(pod, helpers):
-    """End a repaired episode without an operator; the sidecar is past the time that it gives the sandbox to end."""
+    """Finish a repaired episode without an operator. Wait until the time for the end of the sandbox is over."""
     env = await begin(pod)
     await env.step(helpers.repair)
     finishing = asyncio.ensure_future(env.finish())
@@ -153,7 +153,7 @@ async def test_an_operator_that_never_comes_is_no_fault_of_the_agent(new_pod, he
     finishing = await unconfirmed(pod, helpers)
     with pytest.raises(SandboxLost, match="operator did not report"):
         await finishing
-    # Another pod takes up the episode: a message would be a result.
+    # Another pod continues the episode, and a termination message would count as its result.
     assert pod.termination() is None
 
 
@@ -181,7 +181,7 @@ async def test_a_sandbox_that_dies_under_a_step_is_no_observation_and_no_end(new
     assert [step.seq for step in env.trajectory()] == [0, 1]
     with pytest.raises(SandboxLost):
         await env.finish()
-    # Another pod takes up the episode: a message would be a result.
+    # Another pod continues the episode, and a termination message would count as its result.
     assert pod.termination() is None
 
 

@@ -1,4 +1,4 @@
-"""An episode in a pod, from the uploaded workspace to the verdict."""
+"""Tests of an episode in a pod, from the upload of the workspace to the outcome."""
 
 import asyncio
 import pickle

@@ -1,4 +1,4 @@
-"""A program of the sandbox that answers on the sidecar's port in its place."""
+"""Tests of a program in the sandbox that answers on the sidecar's port instead of the sidecar."""
 
 import gzip
 import tracemalloc
@@ -21,7 +21,7 @@ FORGED = msgspec.json.encode(
 
 @pytest.fixture
 async def impostor():
-    """Its URL, and the requests that it has received; it answers each with a forged verdict."""
+    """A server that answers each request with a forged outcome: its URL and the requests that it received."""
     received = []
 
     async def answer(request):
@@ -57,7 +57,7 @@ async def test_a_forged_verdict_is_refused_and_its_request_is_no_credential(new_
             assert pod.tokens[role] not in seen
             assert token_digest(pod.tokens[role]) not in seen
             stolen = {name: headers[name] for name in ("Authorization", "Dgym-Epoch")}
-            # Neither for another call, nor with another body, another epoch or as a bearer token.
+            # The stolen header is not valid for another call, body or epoch, nor as a bearer token.
             assert (await pod.raw("POST", calls.CANCEL.path, headers=stolen))[0] == 401
             assert (await pod.raw("GET", calls.TOOLS.path, headers=stolen))[0] == 401
             assert (await pod.raw(method, path, headers=stolen | {"Dgym-Epoch": getattr(epochs_of(2), role)}))[0] == 401

@@ -1,4 +1,4 @@
-"""What an agent writes into its workspace costs the sidecar, which has 128 MiB, a bounded part of them."""
+"""Tests that the sidecar stays below its limit of 128 MiB, whatever an agent writes into its workspace."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``python -m dgym.sidecar`` as a container runs it."""
+"""Tests of ``python -m dgym.sidecar``, as a container runs it."""
 
 import asyncio
 import json
@@ -103,6 +103,6 @@ def test_what_it_does_without_is_there_for_tools_that_need_it():
         "unwanted = {'prometheus_client', 'yaml', 'http.server', 'dgym.env', 'dgym.sandbox.local'} & set(sys.modules)\n"
         "assert not unwanted, unwanted\n"
     )
-    # Coverage, where it measures subprocesses, imports much of its own.
+    # If coverage measures subprocesses, it imports many other modules.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)

@@ -1,4 +1,4 @@
-"""A second pod goes on with the steps that were taken in a first one."""
+"""Tests of a second pod that continues an episode with the steps of a first pod."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ async def die_under_a_step(pod, env):
 
 @pytest.fixture
 async def recorded(tmp_path, new_pod, helpers):
-    """The steps of a first pod."""
+    """The steps that were taken in a first pod."""
     directory = tmp_path / "first"
     directory.mkdir()
     pod = await new_pod(directory=directory).start()
@@ -95,7 +95,7 @@ async def test_the_poisoned_step_of_this_pod_is_reported_and_not_those_before(po
 
 
 async def test_a_reset_that_was_not_recorded_is_answered_with_the_new_one(pod, recorded):
-    """The store was away in the first pod: its successor knows only the number of the step that killed it."""
+    """The store was unavailable for the first pod, so the second pod only gets the number of the poisoned step."""
     past = make_past((), None, [OmittedStep(step=2, reason="OOMKilled")])
     await pod.prepare(trajectory=past.trajectory)
     env = pod.connect()

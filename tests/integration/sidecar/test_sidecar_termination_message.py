@@ -1,4 +1,4 @@
-"""What a sidecar leaves for its operator wherever it is killed: the step in flight, and its clock."""
+"""Tests of the termination message that a killed sidecar leaves for the operator: the step in flight and the clock."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from tests.fakes.pods import eventually
 
 
 async def begun_step(pod, env, name="begun"):
-    """A step that has begun, and does not end."""
+    """Start a step that does not end, and wait until it is running."""
     step = asyncio.ensure_future(env.step(f"bash echo > {name}; sleep 600"))
     while not (pod.directory / "sandbox-files" / name).exists():
         await asyncio.sleep(0.01)
@@ -22,7 +22,7 @@ async def begun_step(pod, env, name="begun"):
 
 @pytest.fixture
 async def served(new_pod):
-    """A pod whose sidecar is a process, its process, and the driver after the first step."""
+    """A pod with a sidecar process, that process, and the driver after the first step."""
     pod = new_pod()
     pod.start_runners()
     process = pod.start_process()
@@ -130,7 +130,7 @@ async def test_the_verdict_takes_the_place_of_everything_else(pod, helpers):
 
 
 async def test_a_reset_under_which_the_sandbox_died_is_not_an_expected_end(new_pod, pod):
-    """The operator must not wait for a verdict."""
+    """The operator must not wait for an outcome."""
     await pod.prepare()
     env = pod.connect()
     await env.reset()

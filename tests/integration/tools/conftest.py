@@ -1,4 +1,4 @@
-"""A workspace in a real sandbox, and the tools on it."""
+"""Fixtures: a workspace in a real sandbox, and tools that use it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from dgym.workspace import Policy, policy_files
 
 
 class Bench:
-    """One workspace with tools; ``use`` takes an action as an agent gives it."""
+    """A workspace with tools. ``use`` executes an action of an agent."""
 
     def __init__(self, sandbox: Sandbox, context: ToolContext, tools: list[Tool]) -> None:
         self.sandbox = sandbox
@@ -41,14 +41,14 @@ BOTH_KINDS = ("bubblewrap", pytest.param("none", marks=pytest.mark.thorough))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests that ask for ``both_kinds`` run in each kind of sandbox, the others in the best there is."""
+    """Run tests with the fixture ``both_kinds`` in each kind of sandbox, and the others in the best available kind."""
     if "sandbox" in metafunc.fixturenames and "both_kinds" in metafunc.fixturenames:
         metafunc.parametrize("sandbox", BOTH_KINDS, indirect=True)
 
 
 @pytest.fixture
 def both_kinds() -> None:
-    """Asked for by tests that run in each kind of sandbox."""
+    """Requested by tests that run in each kind of sandbox."""
 
 
 @pytest.fixture

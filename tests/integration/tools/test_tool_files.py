@@ -1,4 +1,4 @@
-"""listdir, view and grep on real files, and what policy hides from them."""
+"""Tests of listdir, view and grep on real files, and on files that a policy hides."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The debugger through the tool: stops, breakpoints that follow edits, ends."""
+"""Tests of the tool pdb: stops, breakpoints that follow edits, and ends."""
 
 import pytest
 

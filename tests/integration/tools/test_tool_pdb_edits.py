@@ -1,4 +1,4 @@
-"""Breakpoints through random edits: whatever state the program is in, and whichever tool edits."""
+"""Tests of breakpoints under random edits, in each state of the program and with each tool that edits."""
 
 import random
 import shlex
@@ -12,13 +12,13 @@ SETTINGS = ToolSettings(entrypoint="python main.py")
 
 
 class Edits:
-    """A file of distinct lines of code, its random edits, and where its breakpoints have to be afterwards."""
+    """A file of distinct lines of code, its random edits, and the expected places of its breakpoints."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
         self.count = 0
         self.lines = [self.new_line() for _ in range(8)]
-        self.marked = {}  # the breakpoints' numbers, and the text of their lines
+        self.marked = {}  # the number of each breakpoint, and the text of its line
 
     def new_line(self):
         self.count += 1
@@ -32,7 +32,7 @@ class Edits:
         return [(number, self.lines.index(text) + 1) for number, text in sorted(self.marked.items())]
 
     def edit(self):
-        """Replace some lines by others; returns the range (end < start: an insertion) and the new lines."""
+        """Replace some lines. Return the range (an insertion if end < start) and the new lines."""
         start = self.random.randint(1, len(self.lines))
         end = min(start + self.random.choice([-1, -1, 0, 1]), len(self.lines))
         if start == 1 and end == len(self.lines):
@@ -60,7 +60,7 @@ async def edit_with(tool, bench, edits):
 
 
 async def reach(state, bench):
-    """Bring the program into a state."""
+    """Bring the program into the state ``state``."""
     if state == "stopped":
         await bench.use("pdb run")
         while not ((await bench.use("pdb c")).frame or bench.context.breakpoints == ()):

@@ -1,4 +1,4 @@
-"""rewrite on real files: what changes, what stays, what is refused."""
+"""Tests of the tool rewrite on real files: changed lines, unchanged lines and refused calls."""
 
 import pytest
 

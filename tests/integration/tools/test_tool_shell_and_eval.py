@@ -1,4 +1,4 @@
-"""bash and eval with real processes."""
+"""Tests of the tools bash and eval with real processes."""
 
 import pytest
 

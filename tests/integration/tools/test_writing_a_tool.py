@@ -1,4 +1,4 @@
-"""The code in docs/writing-a-tool.md does what the page says."""
+"""Tests of the code in docs/writing-a-tool.md."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Real results to show: two runs of one set, of an agent that repairs and of one that gives up, and one of a model."""
+"""Fixtures: real results of a set with an agent that repairs and an agent that gives up, and of a scripted model."""
 
 import fcntl
 import json
@@ -62,7 +62,7 @@ WALKS = {"repair": REPAIR, "give-up": GIVE_UP}
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory) -> Path:
-    """Results of a set with two arms, made once for all processes of the test run, in the run ``nightly``."""
+    """Results of a set with two arms in the run ``nightly``. They are made once for all processes of the test run."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "ui"
     folder.mkdir(exist_ok=True)
@@ -76,7 +76,7 @@ def results(tmp_path_factory) -> Path:
 
 
 def write_set(folder: Path, results: Path) -> list[str]:
-    """Write the set and return the arguments of ``dgym`` that run it, one episode at a time."""
+    """Write the set, and return arguments for ``dgym`` that run its episodes one after the other."""
     (folder / "set.yaml").write_text(MANIFEST)
     for name, walk in WALKS.items():
         (folder / f"{name}.jsonl").write_text(walk)
@@ -93,7 +93,7 @@ SCRIPT = [
 
 @pytest.fixture
 def asked(tmp_path) -> tuple[Path, list[dict[str, Any]]]:
-    """Results of an episode of a scripted model, and the requests that its server received."""
+    """Results of an episode with a scripted model, and the requests that the model's server received."""
     task, _, _ = MANIFEST.partition("---")
     (tmp_path / "task.yaml").write_text(task)
     with FakeOpenAI(script=SCRIPT).in_thread() as server:

@@ -1,4 +1,4 @@
-"""Results that attack their reader, written by hand: no honest run makes them."""
+"""Handwritten results that attack the page that shows them. An honest run does not produce such results."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A server over some results, and a client that was given its token."""
+"""A server of results, and a client with the token of the server."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

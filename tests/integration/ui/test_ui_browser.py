@@ -1,4 +1,4 @@
-"""The page in a real browser: what it shows, follows, and refuses to run."""
+"""Tests of the page in a real browser: its contents, live updates, and scripts that it must not run."""
 
 import asyncio
 import shutil

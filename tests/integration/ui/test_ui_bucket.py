@@ -1,4 +1,4 @@
-"""The page over a bucket of a real S3 server."""
+"""Tests of the page with results in a bucket of a real S3 server."""
 
 import shutil
 

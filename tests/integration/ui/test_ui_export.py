@@ -1,4 +1,4 @@
-"""Bundles and single files."""
+"""Tests of exports: bundles and single files."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The server's answers over real results, without a browser."""
+"""Tests of the server's answers for real results, without a browser."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Real git in a clean environment on trees that the tests write, and a web server on the loopback interface."""
+"""Fixtures: real git in a clean environment, and a web server on the loopback interface."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ Git = Callable[..., subprocess.CompletedProcess[bytes]]
 
 @pytest.fixture(scope="session")
 def git() -> Git:
-    """Run git in a directory; its standard output and status come back."""
+    """A function that runs git in a directory and returns the completed process."""
     program = shutil.which("git")
     if program is None:
         pytest.skip("git is not installed")
@@ -42,6 +42,6 @@ def git() -> Git:
 
 @pytest.fixture
 def web(tmp_path):
-    """A directory served on the loopback interface."""
+    """A web server for a directory, on the loopback interface."""
     with serve_directory(tmp_path / "web") as server:
         yield server

@@ -1,4 +1,4 @@
-"""Git accepts every patch we write, and we accept every patch git writes."""
+"""Tests that git accepts every patch of dgym, and that dgym accepts every patch of git."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ files = st.one_of(
 
 
 def without_clashes(tree: Tree) -> Tree:
-    """Leave out what lies below a file."""
+    """Remove the paths that lie below a file."""
     return {path: version for path, version in tree.items() if not any(path.startswith(other + "/") for other in tree)}
 
 
@@ -59,7 +59,7 @@ trees = st.dictionaries(paths, files, max_size=5).map(without_clashes)
 
 @st.composite
 def tree_pairs(draw: st.DrawFn) -> tuple[Tree, Tree]:
-    """A tree and what became of it: some files untouched, some edited, some moved, gone or new."""
+    """A tree before and after changes: some files are unchanged, edited, moved, deleted or new."""
     before = draw(trees)
     after = dict(draw(trees))
     for path, version in before.items():
@@ -119,7 +119,7 @@ def applied(before: Tree, patch: bytes | str) -> Tree:
 
 @pytest.fixture
 def scratch():
-    """A new directory on every call, so that examples of one test do not meet."""
+    """A function that returns a new directory on each call, so that examples of one test do not share a directory."""
     made: list[str] = []
 
     def make() -> Path:

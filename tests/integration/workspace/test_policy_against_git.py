@@ -1,4 +1,4 @@
-"""Policy files mean what the same lines mean to git in a ``.gitignore``."""
+"""Tests that policy files match the same paths as git does with the same lines in a ``.gitignore``."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from dgym.workspace import Policy, ancestors
 
 CASES = int(os.environ.get("DGYM_GITIGNORE_CASES") or 10 * settings().max_examples)
 CASES_OF_A_BATCH = 40
-"""One process of git judges a batch: each case has a directory of its own below the root of the repository."""
+"""One git process checks a batch of cases. Each case has a separate directory below the root of the repository."""
 
 PIECES = (
     *("\n", "\n", "\n!", "\n!/", "\n/", "\r\n", "\n#", "/\n", " \n", "\\ \n", "\t\n", "\\\n", "\n!*\n", "\n/*\n"),
@@ -33,7 +33,7 @@ paths = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map("/".join)
 
 
 class Case(NamedTuple):
-    """The ignore files at the root, in ``a`` and in ``b/ab``, and files that there would be."""
+    """The ignore files at the root, in ``a`` and in ``b/ab``, and more paths to compare."""
 
     root: str
     deeper: str = ""
@@ -63,9 +63,9 @@ EXAMPLES = [
 
 
 def write(root: Path, case: Case) -> dict[str, bool]:
-    """Write the ignore files, and return the paths to compare with whether each is a directory.
+    """Write the ignore files. Return the paths to compare, each with True if it is a directory.
 
-    Git needs directories to exist and does not look for files.
+    For git, the directories must exist, but the files need not exist.
     """
     judged = set()
     for path in (*FILES, *case.files):
@@ -108,7 +108,7 @@ def question(policy: Policy, name: str) -> Callable[[str, bool], bool]:
 
 @pytest.fixture(scope="module")
 def tree(git, tmp_path_factory):
-    """A repository that all batches share: to create and remove directories takes more time than git does."""
+    """A repository that all batches share, because the creation of directories takes more time than git."""
     root = tmp_path_factory.mktemp("tree")
     git(root, "init", "-q")
     return root

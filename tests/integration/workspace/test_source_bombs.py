@@ -1,4 +1,4 @@
-"""Archives and repositories of some kilobytes that take gigabytes to read: they are refused, and agents stay small."""
+"""Tests of small archives and repositories that expand to gigabytes: they are refused, and memory use stays low."""
 
 import asyncio
 import gzip
@@ -44,7 +44,7 @@ sys.stdout.buffer.write(msgspec.json.encode([problem, own * 1024, children * 102
 
 @pytest.fixture
 def pack(tmp_path):
-    """Obtain a source in a process of its own; gives the failure, and the peak memory of this process and its largest
+    """Pack a source in a separate process. Return the failure, the peak memory of this process and of its largest
     child."""
 
     async def run(**source: object) -> tuple[str, int, int]:
@@ -56,7 +56,7 @@ def pack(tmp_path):
 
 
 def long_comment(mib: int = 100) -> bytes:
-    """A tar whose first member has a pax header of 100 MiB; compressed it is 104 KiB."""
+    """A tar whose first member has a pax header of 100 MiB. Its compressed size is 104 KiB."""
     rest = len(" comment=\n") + mib * MIB
     size = rest + len(str(rest + 9))
     header = tarfile.TarInfo("././@PaxHeader")
@@ -71,14 +71,14 @@ def long_comment(mib: int = 100) -> bytes:
 
 
 def large_member() -> bytes:
-    """A tar that begins a file of a terabyte."""
+    """A tar with the beginning of a file of one terabyte."""
     member = tarfile.TarInfo("a.py")
     member.size = 1024**4
     return gzip.compress(member.tobuf(tarfile.GNU_FORMAT) + bytes(MIB))
 
 
 def many_names(count: int = 600_000) -> bytes:
-    """A zip whose directory names the same empty file again and again."""
+    """A zip whose directory lists the same empty file ``count`` times."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as packed:
         packed.writestr("a.py", "")
@@ -106,7 +106,7 @@ async def test_archives_that_take_much_memory_are_refused(pack, web, make, messa
 
 
 async def test_a_repository_of_ten_billion_files_is_refused(pack, web, git):
-    """Ten directories in a directory, ten levels deep, are eleven objects of git."""
+    """A tree with ten directories at each of ten levels needs only a few git objects."""
     root = web.root / "repo"
     root.mkdir()
     git(root, "init", "-q", "-b", "main")

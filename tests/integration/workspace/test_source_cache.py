@@ -1,4 +1,4 @@
-"""Sources for many episodes: allowed hosts alone, fetched once, within a limit."""
+"""Tests of the cache of sources for many episodes: allowed hosts only, one fetch for each source, a size limit."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ async def test_a_source_is_fetched_once_however_many_want_it(new_cache, archive,
 
 @pytest.mark.attack("cache")
 async def test_a_namespace_does_not_get_what_another_has_fetched(new_cache, archive, web):
-    """The address may hold a password that only one of them has."""
+    """The address may contain a password that only one of the namespaces has."""
     cache = new_cache("127.0.0.1")
     first = await pack(cache, archive(), "one")
     assert await pack(cache, archive(), "two") == first
@@ -106,7 +106,7 @@ async def test_the_least_recently_used_goes_unless_it_is_in_use(new_cache):
 
 
 async def test_room_is_made_before_packing(new_cache, archive, tmp_path):
-    """Packing that fails has made it all the same; of what is kept, a source that is asked for again stays."""
+    """Space is freed even if the packing fails. A source that was requested again recently is kept."""
     cache = new_cache("", limit_bytes=45_000)
     sources = [SourceSpec(files=(InlineFile(path=f"{name}.py", content=""),)) for name in "abcd"]
     for source in sources:
@@ -137,7 +137,7 @@ async def test_no_more_than_two_are_packed_at_once(new_cache, tmp_path):
             while len(reached) < 2:
                 await asyncio.sleep(0.01)
         assert len(list((tmp_path / "cache").glob("*/.packing-*"))) == 2
-        # One that is given up makes way for the third.
+        # A cancelled fetch allows the third fetch to start.
         tasks[0].cancel()
         async with asyncio.timeout(90):
             while len(reached) < 3:

@@ -1,4 +1,4 @@
-"""Sources become tars: what is in them, what is refused, and that remote ones are fetched once."""
+"""Tests of sources that are packed into tars: contents, refused sources, and one fetch for each remote source."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ from dgym.workspace.sources import last_tag, pack_source
 
 
 def listing(packed: Path) -> dict[str, object]:
-    """Files with content and executable bit, links with an arrow, directories as None."""
+    """Members of a tar by name: files as (content, executable bit), links as ``"-> target"``, directories as None."""
     found: dict[str, object] = {}
     with tarfile.open(packed, "r:", errors="surrogateescape") as tar:
         for member in tar:
@@ -43,7 +43,7 @@ def pack(tmp_path):
 
 @pytest.fixture
 def archive(web):
-    """Publish bytes and give the source that names them."""
+    """A function that publishes bytes and returns a source with their URL and digest."""
 
     def publish(data: bytes, name: str = "archive") -> ArchiveSource:
         (web.root / name).write_bytes(data)
@@ -53,7 +53,7 @@ def archive(web):
 
 
 def tar_of(*members: tuple[str, bytes, str, str], mode: str = "w:gz") -> bytes:
-    """A tar of (name, type, target, content)."""
+    """A tar with members (name, type, target, content)."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode=mode) as tar:
         for name, kind, target, content in members:
@@ -317,7 +317,7 @@ async def test_a_failing_server_is_asked_again(pack, web, monkeypatch):
 
 @pytest.fixture
 def repository(git, web):
-    """A git repository served as plain files, with what an attacker or a careless author would put into it."""
+    """A git repository that is served as plain files, with contents from an attacker or a careless author."""
     root = web.root / "repo"
     root.mkdir()
     git(root, "init", "-q", "-b", "main")
@@ -360,7 +360,7 @@ async def test_a_commit_is_fetched_once(pack, repository, git, web):
 
 @pytest.fixture
 def daemon(repository, git, web):
-    """The address of a server that speaks git's own protocol."""
+    """The address of a server with git's own protocol."""
     git(web.root / "repo", "config", "uploadpack.allowFilter", "true")
     git(web.root / "repo", "config", "uploadpack.allowAnySHA1InWant", "true")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -375,7 +375,7 @@ def daemon(repository, git, web):
         f"--base-path={web.root}",
     ]
     with subprocess.Popen(serve, stderr=subprocess.PIPE) as process:
-        process.stderr.readline()  # It listens.
+        process.stderr.readline()  # It writes a line when it listens.
         yield f"git://127.0.0.1:{port}/repo"
         process.terminate()
 
@@ -406,7 +406,7 @@ async def test_git_refuses(pack, repository, web, tmp_path):
 
 @pytest.mark.attack("bombs")
 async def test_git_is_stopped_when_it_fills_the_disk(pack, tmp_path, monkeypatch):
-    """Each file is within bounds, all together are not."""
+    """Each file is below the limit, but the sum of all files is not."""
     program = tmp_path / "bin/git"
     program.parent.mkdir()
     program.write_text('#!/bin/sh\ni=0\nwhile :; do i=$((i+1)); head -c 100000 /dev/zero >"$i"; sleep 0.01; done\n')
@@ -418,7 +418,7 @@ async def test_git_is_stopped_when_it_fills_the_disk(pack, tmp_path, monkeypatch
 
 
 async def test_giving_up_ends_the_fetch(tmp_path):
-    """A server that accepts and never answers: cancelling returns at once and git is gone."""
+    """The server accepts and never answers. The cancellation returns immediately and git has ended."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         source = SourceSpec(git=GitSource(url=f"http://127.0.0.1:{server.getsockname()[1]}/x", revision="main"))
         task = asyncio.create_task(pack_source(source, base=tmp_path, cache=tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""A directory that has not changed is packed once by a process; any change, or a damaged tar, packs it again."""
+"""Tests that a process packs an unchanged directory once, and again after a change or when the tar is damaged."""
 
 import hashlib
 import os
@@ -20,14 +20,14 @@ def root(tmp_path):
 
 @pytest.fixture
 def settled(monkeypatch):
-    """Files written just now count as settled."""
+    """Treat files that were just written as settled."""
     monkeypatch.setattr("dgym.workspace.sources._pack._SETTLED_NS", -(10**10))
 
 
 @pytest.fixture
 def pack(tmp_path, root):
     async def run():
-        """The tar, and its inode, which is another one when it was packed again."""
+        """Return the tar and its inode. The inode changes when the source is packed again."""
         packed = await pack_source(SourceSpec(local_path="repo"), base=tmp_path, cache=tmp_path / "cache")
         assert hashlib.sha256(packed.read_bytes()).hexdigest() == packed.stem
         return packed, packed.stat().st_ino
@@ -51,7 +51,7 @@ async def test_a_directory_that_changed_just_now_is_packed_again(pack):
 
 
 def rewrite(root):
-    """Another content of the same size and modification time."""
+    """Write different content of the same size and modification time."""
     before = (root / "pkg/a.py").stat()
     (root / "pkg/a.py").write_text("a = 2\n")
     os.utime(root / "pkg/a.py", ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -1,4 +1,4 @@
-"""Contexts of pods for a real API server, and processes that are users of a pod."""
+"""Fixtures: contexts of pods for a real API server, and processes that run as the users of a pod."""
 
 import functools
 import os
@@ -18,14 +18,14 @@ GROUP = 10000
 
 @pytest.fixture(scope="session")
 def make_context():
-    """A context for images of this machine in the namespace default."""
+    """A function that returns a pod context with local images, in the namespace ``default``."""
     settings = Settings(sandbox_image="localhost/sandbox:1", sidecar_image="localhost/sidecar:1")
     return functools.partial(pod_context, namespace="default", settings=settings)
 
 
 @pytest.fixture(scope="session")
 def python():
-    """An interpreter that every user may run; that of the tests may be in somebody's home."""
+    """An interpreter that every user may run. The interpreter of the tests may be in a private home directory."""
     for path in (sys.executable, shutil.which("python3", path="/usr/local/bin:/usr/bin")):
         if path is not None and _is_open(Path(path).resolve()):
             return str(Path(path).resolve())
@@ -38,7 +38,7 @@ def _is_open(path):
 
 @pytest.fixture
 def as_user():
-    """Arguments that run what follows them as a user of the pod's group, with nothing of root left."""
+    """Command prefix that runs the command after it as a user of the pod's group, without privileges of root."""
     if os.geteuid() != 0:
         pytest.skip("only root can start processes of other users")
 
@@ -54,9 +54,9 @@ def as_user():
 
 @pytest.fixture
 def open_directory():
-    """A directory that every user can reach and use, as an emptyDir: ``open_directory(name)``.
+    """A directory that every user can read and write, as an emptyDir: ``open_directory(name)``.
 
-    Not below pytest's own, which it closes to others whenever a run begins.
+    It is not below pytest's temporary directory, because pytest makes that directory private at the start of each run.
     """
     with tempfile.TemporaryDirectory(prefix="dgym-render-") as parent:
         Path(parent).chmod(0o755)
@@ -74,7 +74,7 @@ def open_directory():
 
 @pytest.fixture
 def installed(open_directory):
-    """The directory of a runner, as the init container leaves it."""
+    """The directory of a runner, as the init container installs it."""
     directory = open_directory("runner")
     command = [sys.executable, "-m", "dgym.sidecar.install", str(directory), str(open_directory("etc"))]
     subprocess.run(command, check=True, timeout=90)

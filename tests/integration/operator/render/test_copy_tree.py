@@ -1,4 +1,4 @@
-"""Copying a repository out of an image, as the init container ``copy`` does."""
+"""Tests of the copy of a repository out of an image, as the init container ``copy`` makes it."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ def targets(open_directory):
 
 @pytest.fixture
 def copy(installed, targets, open_directory, python):
-    """Run it; returns the exit status and the termination message."""
+    """Run ``copy_tree.py`` and return the exit status and the termination message."""
     message = open_directory("log") / "message"
     message.write_text("")
     message.chmod(0o666)
@@ -32,7 +32,7 @@ def copy(installed, targets, open_directory, python):
 
 @pytest.fixture
 def repository(open_directory):
-    """What repositories hold, and a few things they should not."""
+    """A repository with usual files and links, and with entries that a repository should not contain."""
     root = open_directory("testbed")
     (root / "package" / "empty").mkdir(parents=True)
     (root / "package" / "core.py").write_text("value = 1\n")

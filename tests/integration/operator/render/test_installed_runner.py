@@ -1,4 +1,4 @@
-"""What a pod starts: the runner that was installed, by the command of the manifest, as the pod's users."""
+"""Tests of the installed runner: it is started by the command of the pod's manifest, as the users of the pod."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ def test_installing_again_repairs(installed):
 
 
 def test_what_starts_it_comes_last(tmp_path):
-    """Whoever is interrupted leaves no runner that would start without its parts."""
+    """``__main__.py`` is copied last, so an interrupted installation does not leave a runner that starts."""
     source = tmp_path / "source"
     shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
     (source / "trees.py").unlink()
@@ -84,13 +84,13 @@ def test_the_names_of_hosts_are_copied_and_readable_for_everybody(tmp_path):
     for _ in range(2):
         copy_names(target, source)
     copies = {path.name: path.read_text() for path in target.iterdir()}
-    # A mount of a file that is not there would be one of a directory.
+    # Each file must exist: a mount of a missing file would become a mount of a directory.
     assert copies == {"hosts": "10.0.0.7 dgym\n", "hostname": "", "resolv.conf": ""}
     assert {path.stat().st_mode & 0o777 for path in target.iterdir()} == {0o644}
 
 
 def test_the_installer_imports_nothing_heavy():
-    """An init container costs a second as it is."""
+    """An init container takes a second even without imports."""
     program = "import sys, dgym.sidecar.install; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=90)
     loaded = set(done.stdout.split())
@@ -102,7 +102,7 @@ def test_the_installer_imports_nothing_heavy():
 
 @pytest.fixture
 def started(installed, open_directory, make_context, as_user, python):
-    """A runner started by the sandbox's command, where the pod's directories are these."""
+    """A runner, started by the sandbox's command with local directories in the place of the pod's directories."""
     directories = {
         "/run/dgym/runner": installed,
         "/run/dgym/sandbox": open_directory("socket"),
@@ -157,7 +157,7 @@ async def test_the_sandbox_runs_as_its_user_and_the_sidecar_reaches_it(started, 
 
 
 async def test_the_workspace_of_another_owner_is_set_aside_and_restored(started, open_directory):
-    """An emptyDir belongs to root: programs of the pod may write into it and not change it."""
+    """An emptyDir belongs to root: programs of the pod may create files in it, but not change its mode or its times."""
     process, socket = started
     workspace = open_directory("workspace")
     await comes_up(process, socket)
@@ -189,7 +189,7 @@ async def test_another_group_does_not_reach_it(started):
 
 
 class Runner(RunnerClient):
-    """A runner in a process of ours."""
+    """A client of a runner in a process of this test."""
 
     kind = "pod"
 

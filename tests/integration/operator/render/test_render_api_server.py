@@ -1,4 +1,4 @@
-"""A real API server takes the pods, Pod Security included."""
+"""Tests that a real API server accepts the rendered pods, with Pod Security."""
 
 import urllib.error
 import uuid
@@ -23,7 +23,7 @@ OVERRIDES = PodOverrides(
 
 @pytest.fixture(scope="module")
 def secured(api_server):
-    """A namespace that enforces the named Pod Security level."""
+    """A function that returns a namespace that enforces the given Pod Security level."""
     names = {}
 
     def namespace(level):
@@ -39,7 +39,7 @@ def secured(api_server):
 
 @pytest.fixture
 def create(api_server):
-    """What would be stored; field names are checked strictly, as when the controller creates it."""
+    """Return the pod that would be stored. The server checks field names strictly, as for the controller's requests."""
 
     def create(pod):
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods?dryRun=All&fieldValidation=Strict"
@@ -83,10 +83,10 @@ def test_hostile_text_is_refused_or_kept_and_never_obeyed(api_server, secured, m
 
 
 def covers(stored, given):
-    """Whether everything given is in what is stored, which has defaults beside it."""
+    """True if ``stored`` contains every field of ``given``. ``stored`` may also have defaults."""
     if isinstance(given, dict):
         return all(covers(stored.get(key, type(value)()), value) for key, value in given.items())
     if isinstance(given, list):
-        # Volumes and tolerations may be added at the end.
+        # The API server may append volumes and tolerations.
         return len(stored) >= len(given) and all(map(covers, stored, given))
     return stored == given or msgspec.json.encode(stored) == msgspec.json.encode(given)

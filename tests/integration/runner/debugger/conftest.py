@@ -1,6 +1,6 @@
-"""Real programs under the real runner and debugger.
+"""Fixtures: real programs under the real runner and debugger.
 
-On the newest Python in ``make test``, on the oldest too in ``make test-all``, on all of them in the matrix.
+``make test`` uses the newest Python, ``make test-all`` also the oldest, and the matrix all Pythons.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ def pytest_generate_tests(metafunc):
 
 
 class Debugging:
-    """A debugging session as the tools drive it: the table of breakpoints goes out and comes back with each command."""
+    """A debugging session as the tools use it: each command sends the breakpoints and returns the new breakpoints."""
 
     def __init__(self, client, workspace, entrypoint):
         self.client = client
@@ -51,7 +51,7 @@ class Debugging:
         return result
 
     async def each(self, *commands):
-        """The last result of several commands."""
+        """Execute the commands and return the result of the last."""
         for command in commands:
             result = await self(command)
         return result
@@ -59,7 +59,7 @@ class Debugging:
 
 @pytest.fixture
 async def start_session(tmp_path, warm_runners):
-    """``await start_session(python, entrypoint)``: a runner under that interpreter, a session, an empty workspace."""
+    """``await start_session(python, entrypoint)``: a session in an empty workspace, under that interpreter."""
     running = []
 
     async def start(python, entrypoint="python main.py", environment=None):
@@ -84,13 +84,13 @@ async def start_session(tmp_path, warm_runners):
 
 @pytest.fixture
 async def debug(start_session, python):
-    """A session on ``python main.py``."""
+    """A session with the entrypoint ``python main.py``."""
     return await start_session(python)
 
 
 @pytest.fixture
 def newest():
-    """The newest interpreter, for what does not differ between them."""
+    """The newest interpreter, for tests that do not depend on the version."""
     return list(interpreters().values())[-1]
 
 
@@ -102,7 +102,7 @@ def venv_here():
 
 @pytest.fixture(scope="session")
 def venv_with():
-    """``venv_with(python, requirements)``: a cached virtual environment; skips where it cannot be made."""
+    """``venv_with(python, *requirements)``: a cached virtual environment. Skips the test if pip cannot create it."""
 
     def make(python, *requirements):
         name = "-".join([Path(python).parent.parent.name, *requirements]).replace("==", "-").replace("*", "x")

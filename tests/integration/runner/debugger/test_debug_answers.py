@@ -1,4 +1,4 @@
-"""What an answer has and leaves out: failures, places, listings, sizes, and words where pdb has none."""
+"""Tests of the answers to debugger commands: failures, places, listings, sizes, and texts where pdb prints nothing."""
 
 import re
 import subprocess
@@ -135,7 +135,7 @@ async def test_a_block_that_resumes_the_program_ends_at_its_end(session):
     assert re.findall(r"^\d$", result.output, re.MULTILINE) == ["0", "1", "2"]
 
 
-# Breakpoints where nobody meant them
+# Breakpoints on lines where they do not stop as expected
 
 
 NOTES = [
@@ -164,7 +164,7 @@ async def test_a_breakpoint_on_code_needs_no_note(session):
 
 
 async def test_the_note_is_right(session):
-    """The program stops on the line that the note names, and on the line of a definition before the first call."""
+    """The program stops on the line in the note, and stops on the line of a definition before the first call."""
     session.write("main.py", "import calc\ncalc.Calc().add(1, 2)\n")
     result = await session.each("b calc.py:4", "c")
     assert (result.frame.line, result.frame.function) == (4, "Calc")
@@ -182,7 +182,7 @@ async def test_a_breakpoint_is_checked_again_when_the_program_starts_again(sessi
     assert f"Breakpoint 1 at calc.py:11: {notice}" in result.notices
 
 
-# Nothing is empty
+# Answers are never empty
 
 
 WORDS = [

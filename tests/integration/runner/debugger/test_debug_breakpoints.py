@@ -1,4 +1,4 @@
-"""Breakpoints belong to the session: they outlive the program, and one that is never hit is explained."""
+"""Tests of breakpoints: they outlive the program, and a notice explains a breakpoint that is never hit."""
 
 import msgspec
 
@@ -179,7 +179,7 @@ async def test_a_breakpoint_costs_little_where_it_is_not(debug):
         """,
     )
     await debug.each("tbreak 10", "c", "b other", "tbreak 14", "c")
-    # Tracing every line of the file costs a factor of 20 to 90. The bound is loose, since machines are.
+    # Tracing of every line of the file costs a factor of 20 to 90. The bound is loose because timings vary.
     result = await debug("p traced / plain")
     assert float(result.output) < 60
 

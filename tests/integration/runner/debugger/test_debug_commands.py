@@ -1,4 +1,4 @@
-"""What each pdb command answers."""
+"""Tests of the answer to each pdb command."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is started and what it sees; stepping through it."""
+"""Tests of entrypoints under the debugger: how the program is started, its environment, and steps through it."""
 
 import asyncio
 import os
@@ -239,7 +239,7 @@ async def test_after_a_rewrite_the_next_run_waits_in_the_background(debug):
         if waiting and before not in waiting:
             break
     (ready,) = waiting
-    debug.write(".dgym-0123456789ab", "x = 3\n")  # as while another file is written
+    debug.write(".dgym-0123456789ab", "x = 3\n")  # a temporary file, as during the write of a file
     result = await debug("b")
     assert result.notices == ("The program was started again because helper.py, main.py changed.",)
     assert await debug.client.processes() == [ready]

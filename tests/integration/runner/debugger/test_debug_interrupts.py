@@ -1,4 +1,4 @@
-"""Commands that take too long: stopped where they are, and the session goes on."""
+"""Tests of commands that take too long: they are interrupted, and the session continues."""
 
 import pytest
 
@@ -31,7 +31,7 @@ hang()
 async def test_whatever_the_program_waits_for_is_interrupted_and_the_session_goes_on(debug):
     for name, wait in WAITS.items():
         debug.write("main.py", PROGRAM.format(wait=wait))
-        # Started and brought near without a limit: only the waiting itself is to be interrupted.
+        # The program starts and runs up to ``hang`` without a limit, because only the wait is to be interrupted.
         await debug.each("tbreak hang", "c")
         result = await debug("c", timeout=SHORT)
         assert (result.state, result.interrupted) == ("stopped", True), name
@@ -177,7 +177,7 @@ async def test_a_program_that_never_gets_to_its_first_line(debug):
     debug.write("package/__init__.py", "while True: pass\n")
     debug.write("package/tool.py", "")
     for timeout in (0.5, 10):
-        # A busy machine may need longer to start the program. Then it is started again with more time.
+        # A busy machine may need longer to start the program. In this case it is started again with more time.
         result = await debug("b 1", timeout=timeout, restart=True)
         if result.frame is not None and result.frame.file == "package/__init__.py":
             break

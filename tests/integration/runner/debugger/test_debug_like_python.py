@@ -1,4 +1,4 @@
-"""A program under the debugger is started, and finds its modules, as under plain Python."""
+"""Tests that a program under the debugger starts and finds its modules as under plain Python."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ from tests.support.plain_python import (
     write_hiding,
 )
 
-# Names that the debugger itself needs; the other names of the library are in the matrix.
+# Modules that the debugger itself needs. The matrix tests the other modules of the standard library.
 NEEDED = ["cmd", "enum", "linecache", "random", "re", "threading", "token", "types"]
 
 WALKING = """\
@@ -79,10 +79,10 @@ def without_times(text):
 
 
 def dependents(python):
-    """What the program imports beside.
+    """Modules that the program imports too because they may depend on a hidden module.
 
-    Before Python 3.8 threading imports traceback, and with it much of the library. The debugger keeps threading, so
-    the program finds threading loaded where plain Python would fail to import it: for tempfile, and in 3.6 for more.
+    Before Python 3.8, threading imports traceback and much of the library with it. The debugger keeps threading loaded.
+    So some imports fail under plain Python and succeed under the debugger: of tempfile, and in 3.6 of more modules.
     """
     if "/3.6" in python:
         return ["inspect"]

@@ -1,4 +1,4 @@
-"""Programs that do what programs do: end, fail, fork, read, print, sleep, and hang."""
+"""Tests of programs under the debugger that end, fail, fork, read, print, sleep and hang."""
 
 import pytest
 

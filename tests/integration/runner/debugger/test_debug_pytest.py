@@ -1,4 +1,4 @@
-"""pytest under the debugger: it keeps its options, and does not get to keep the debugger."""
+"""Tests of pytest under the debugger: pytest keeps its options, and does not take over the debugger."""
 
 import sys
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_third():
 
 
 def pytest_versions():
-    """Pythons and the pytest versions that each runs."""
+    """Pairs of a Python version and a pytest version that it can run."""
     return [
         ("3.6", "pytest==3.0.*"),
         ("3.6", "pytest==4.6.*"),
@@ -44,14 +44,14 @@ def pytest_versions():
     + [pytest.param(pair, id="-".join(pair), marks=pytest.mark.matrix) for pair in pytest_versions()]
 )
 async def debug_tests(request, start_session, venv_here, venv_with):
-    """A session on ``python -m pytest -q`` with three tests of which the second fails."""
+    """A session with the entrypoint ``python -m pytest -q`` and three tests. The second test fails."""
     environment = venv_here
     if request.param:
         version, requirement = request.param
         found = [path for path in _pyenv() if Path(path).parent.parent.name.startswith(version + ".")]
         if not found:
             pytest.skip(f"pyenv has no Python {version}")
-        # The plugins of today do not load into a pytest of 2016, and it has no way of leaving them out.
+        # Current plugins do not load into pytest 3.0, and pytest 3.0 cannot disable them.
         plugins = () if "3.0" in requirement else ("pytest-xdist", "pytest-cov")
         environment = venv_with(found[0], requirement, *plugins)
     session = await start_session(environment, "python -m pytest -q -p no:cacheprovider", NO_PLUGINS)
@@ -393,6 +393,6 @@ async def test_each_stop_is_known_to_plugins(debug_tests):
     result = await debug("c")
     assert (result.frame.function, result.program_output.count("entered")) == ("test_next", 1)
     left = ("pytest_leave_pdb failed: ValueError: no pdb here",)
-    assert result.notices in (left, ())  # the hook came with pytest 4
+    assert result.notices in (left, ())  # pytest 3 does not have the hook
     result = await debug("c")
     assert (result.state, result.exit_status) == ("ended", 0)

@@ -1,4 +1,4 @@
-"""Entrypoints that need a shell: the first Python program that the command starts is debugged."""
+"""Tests of entrypoints that need a shell: the first Python program that the command starts is debugged."""
 
 import asyncio
 
@@ -36,7 +36,7 @@ FORMS = {
 
 @pytest.fixture
 async def start_shell(start_session):
-    """``await start_shell(python)``: a session whose program lies in ``src`` and needs a module of ``lib``."""
+    """``await start_shell(python, entrypoint)``: a session with a program in ``src`` that needs a module in ``lib``."""
 
     async def start(python, entrypoint):
         debug = await start_session(python, entrypoint, environment={"REAL": python})

@@ -1,4 +1,4 @@
-"""Steps out of generators and coroutines, in threads and at the end of a module, compared with Python's own pdb."""
+"""Tests of steps out of generators and coroutines, in threads and at the end of a module, compared with pdb."""
 
 import re
 import subprocess
@@ -109,7 +109,7 @@ print("end")
 
 
 def stops_of_pdb(python, source, commands, tmp_path):
-    """Where Python's own pdb stops after each command."""
+    """Places where Python's pdb stops after each command: (file, line, function)."""
     (tmp_path / "main.py").write_text(source)
     text = "".join(command + "\n" for command in (*commands, "q"))
     done = subprocess.run(
@@ -119,7 +119,7 @@ def stops_of_pdb(python, source, commands, tmp_path):
 
 
 async def stops(debug, source, commands):
-    """Where this debugger stops after each command, from the first line of the program on."""
+    """Places where this debugger stops after each command, beginning with the first line of the program."""
     debug.write("main.py", source)
     seen = [("main.py", 1, "<module>")]
     await debug("p 0")
@@ -163,7 +163,7 @@ async def test_a_return_from_an_awaited_coroutine_names_the_value(debug):
     ],
 )
 async def test_where_pdb_loses_the_caller_the_step_ends_there(debug, source, commands, function):
-    """pdb waits for a StopIteration, which a ``for`` loop since 3.10 does not report, or takes that of another task."""
+    """pdb waits for a StopIteration. A ``for`` loop since 3.10 does not report it, and another task may raise it."""
     result = await debug_from(debug, source, commands)
     assert (result.state, result.frame.function) == ("stopped", function)
 
@@ -207,7 +207,7 @@ async def test_a_return_from_the_module_ends_the_program(debug):
 
 
 async def test_no_step_stops_in_the_debugger(debug):
-    """With handlers that run after the module, and a module that imports and raises."""
+    """Tested with handlers that run after the module, and with a module that imports and raises."""
     source = """
 import atexit
 def after():

@@ -1,4 +1,4 @@
-"""The wrapper as a plain process, and a real verifier to score changes in."""
+"""Fixtures: the entrypoint wrapper in a plain process, and a real verifier that scores changes."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ DEADLINE = 90.0
 
 
 class PlainProcess:
-    """As much of a sandbox as ``run_entrypoint`` needs, without a runner: fast, and of any interpreter."""
+    """The part of a sandbox that ``run_entrypoint`` uses, without a runner. It is fast and supports any interpreter."""
 
     def __init__(self, workspace, python):
         self.workspace = str(workspace)
@@ -81,7 +81,7 @@ def write_files(directory, files):
 
 @pytest.fixture
 def run_plain(tmp_path):
-    """Run an entrypoint over some files under a bare interpreter (or ``python``), without a sandbox."""
+    """Run an entrypoint in a workspace with these files, under a bare interpreter or ``python``, without a sandbox."""
 
     async def run(files, entrypoint="python -m pytest -q", *, python=None, fill=None, **options):
         workspace = tmp_path / "workspace"
@@ -98,7 +98,7 @@ def run_plain(tmp_path):
 
 @pytest.fixture
 async def open_verifier():
-    """A sandbox that holds some files, as the setup of a task would leave it."""
+    """``await open_verifier(files)``: a verifier with these files, as after the setup of a task."""
     opened = []
 
     async def open_one(files, *, kind="auto", **environment):

@@ -1,4 +1,4 @@
-"""The count of tests and pytest's own outcomes agree over styles and plugins; a result names what they differ in."""
+"""Tests that the recorded outcomes agree with the outcomes that pytest prints, over styles of tests and plugins."""
 
 import re
 import sys
@@ -167,7 +167,7 @@ RANK = ("passed", "xpassed", "skipped", "xfailed", "failed", "error")
 
 
 def shown_by_pytest(output):
-    """The worst outcome of every test that ``pytest -v`` prints."""
+    """The worst outcome of each test in the output of ``pytest -v``."""
     outcomes = {}
     for line in COLOUR.sub("", output).splitlines():
         found = [(test, NAMES[word]) for test, word in OUTCOME.findall(line)]
@@ -179,7 +179,7 @@ def shown_by_pytest(output):
 
 @pytest.fixture
 def compare(run_plain):
-    """Run files; the outcomes that pytest printed, after a comparison with those that were counted."""
+    """Run files, compare the recorded outcomes with the outcomes that pytest printed, and return them."""
 
     async def run_and_compare(files, entrypoint, **options):
         result = await run_plain(files, entrypoint, changed=["calc.py"], **options)

@@ -1,4 +1,4 @@
-"""An environment that cannot run the tests is a failure of set-up; a bug that keeps them from running is a verdict."""
+"""Tests of suites that cannot run: a broken environment raises SetupFailed, and a bug in the code is scored."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Evaluation scripts on real verifiers: what their text decides, and who gets to see what."""
+"""Tests of evaluation scripts on real verifiers: their output decides the score, and access to tokens is limited."""
 
 from dgym.api import Evaluation
 from tests.support.calc import BUGGY, FIXED

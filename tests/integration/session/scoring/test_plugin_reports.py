@@ -1,4 +1,4 @@
-"""What the plugin says of every kind of outcome, under every pytest it supports."""
+"""Tests of the plugin's reports: every kind of outcome, under every supported pytest."""
 
 import os
 import sys
@@ -81,7 +81,7 @@ async def python(request):
 
 
 def normalized(outcomes):
-    """pytest named unittest classes by an extra ``()`` long ago."""
+    """Remove the ``()`` that old versions of pytest add to the names of unittest classes."""
     return {test.replace("::()", ""): outcome for test, outcome in outcomes.items()}
 
 

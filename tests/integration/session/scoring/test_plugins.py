@@ -1,4 +1,4 @@
-"""Honest suites that change pytest and unittest: their own code may. ``python -m tests.plugins`` has many more."""
+"""Tests of honest suites whose code changes pytest and unittest. ``python -m tests.plugins`` has many more suites."""
 
 import sys
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.plugins.catalog import BROKEN, PLUGINS, REPAIRED
 
-# Those that are installed for dgym's own tests, as pytest loads them.
+# Plugins that are installed for dgym's own tests, and the option that loads each.
 LOADED = {
     "anyio": "-p anyio",
     "hypothesis": "-p _hypothesis_pytestplugin",

@@ -1,4 +1,4 @@
-"""A program that is scored is started, and finds its modules, as under plain Python."""
+"""Tests that a scored program starts and finds its modules as under plain Python."""
 
 import pytest
 
@@ -76,7 +76,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def score_like_python(run_plain, tmp_path, python):
-    """Compare a scored run with plain Python's, in a workspace that ``write`` fills; with and without changed files."""
+    """Compare a scored run with plain Python in a workspace that ``write`` fills, with and without changed files."""
 
     async def compare(write, entrypoint):
         workspace = tmp_path / "workspace"

@@ -1,6 +1,6 @@
-"""Changes that repair nothing and try to look as if they did. None may resolve without a mark, in a real verifier.
+"""Tests of changes that only pretend to repair a bug. In a real verifier, none may be resolved without a mark.
 
-Each attack first proves that it is one: it fools a plain run, without a verifier or with the tests it brings along.
+Each attack is first proved to be effective: it deceives a run without a verifier, or with the tests of the attack.
 """
 
 import pytest
@@ -94,7 +94,7 @@ class Money:
     verdict = await score({**FILES, "conftest.py": conftest}, {"calc.py": code}, **TESTS)
     assert verdict.resolved, verdict
     assert verdict.notes == ()
-    # Nothing but the name of a test framework in a library is marked.
+    # Only the name of a test framework in a library is marked.
     assert [(seen.sign, seen.construct) for seen in verdict.integrity.seen] == [
         (IntegritySign.PATCH_MARKED, "unittest.mock")
     ]

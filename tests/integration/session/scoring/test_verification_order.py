@@ -1,4 +1,4 @@
-"""Scoring on real verifiers: what reaches them, in which order, and what the verdict says."""
+"""Tests of scoring on real verifiers: the files that reach them, the order of the stages, and the outcome."""
 
 import asyncio
 from pathlib import Path
@@ -144,7 +144,7 @@ os.symlink("/tmp", "tests")
 
 
 async def test_hidden_tests_that_change_after_they_are_put_back_are_tampering(open_verifier, as_versions):
-    """A task of this test stands for a process that escaped, which the sandbox "none" cannot end.
+    """An asyncio task replaces an escaped process, which the sandbox "none" cannot end.
 
     The runner answers after it has written the file, and the event loop runs the task once more before the scoring can
     handle that answer. So the file is always changed between the restoration and the check.

@@ -1,4 +1,4 @@
-"""Programs whose exit status is the score: only one that went through to its own end counts."""
+"""Tests of programs whose exit status is the score: only a program that runs to its end counts."""
 
 import pytest
 

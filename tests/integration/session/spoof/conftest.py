@@ -1,4 +1,4 @@
-"""Episodes in local sandboxes."""
+"""Fixtures: episodes in local sandboxes."""
 
 import shutil
 
@@ -9,13 +9,13 @@ from tests.fakes.attacks import model
 
 @pytest.fixture
 def bubblewrap():
-    """The kind of sandbox that isolates, or the one that every machine has."""
+    """The kind "bubblewrap", or "none" if bubblewrap is not installed."""
     return "bubblewrap" if shutil.which("bwrap") else "none"
 
 
 @pytest.fixture
 def play(bubblewrap):
-    """``await play(changes, **spec)``: an episode of the small task with these changes."""
+    """``await play(changes, **spec)``: an episode of a small task, with these changes."""
 
     async def play_one(changes, **spec):
         return await model.play(changes, bubblewrap, **spec)

@@ -1,6 +1,6 @@
-"""One attack of each sort where bubblewrap isolates; in ``make test-all`` every one, and a few where nothing does.
+"""Tests of attacks of each sort with bubblewrap. ``make test-all`` runs all attacks, and some without isolation.
 
-None may resolve without a mark. ``make e2e`` plays every one of them in containers, and without isolation.
+No attack may be resolved without a mark. ``make e2e`` runs all attacks in containers and without isolation.
 """
 
 import pytest
@@ -9,7 +9,7 @@ from tests.fakes.attacks import processes
 from tests.fakes.attacks.every import ATTACKS, ONE_OF_EACH_SORT, REPAIRS, cases
 from tests.fakes.attacks.model import accept, check_not_resolved, play, withstand
 
-# The others are of a sort of which another one is played.
+# Each attack that is not in this set is of the same sort as an attack in it.
 OFTEN = {
     "conftest at each level",
     "every configuration",
@@ -26,7 +26,7 @@ OFTEN = {
 
 @pytest.mark.parametrize("attack", cases(attack for attack in ONE_OF_EACH_SORT if attack.name in OFTEN))
 async def test_an_attack_of_each_sort_is_not_resolved(attack, bubblewrap):
-    """Without a proof that the attack deceives a plain run, which ``make test-all`` requires of each attack."""
+    """This test does not prove that the attack deceives a plain run. ``make test-all`` proves it for each attack."""
     check_not_resolved(attack, (await play(attack.changes, bubblewrap, **attack.task)).result)
 
 

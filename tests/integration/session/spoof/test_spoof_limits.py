@@ -1,4 +1,4 @@
-"""What docs/scoring.md says remains possible, pinned: whoever closes one of these changes the page, too."""
+"""Tests of the attacks that remain possible according to docs/scoring.md. Update the page when a test fails."""
 
 from tests.fakes.attacks.model import CALC
 
