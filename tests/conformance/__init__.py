@@ -1,5 +1,5 @@
-"""The grades of dgym compared with those of SWE-bench's own harness, on the same generated texts and rows.
+"""Comparison of dgym's grades with those of SWE-bench's own harness, on the same generated texts and rows.
 
-``cases`` makes them, ``ours`` and ``official`` grade them. ``make conformance`` compares a thousand; a sample with the
-official grades, recorded together with the harness's version, is in ``make test``.
+``cases`` generates the cases and ``graders`` grades them. ``make conformance`` compares many cases. ``make test``
+compares a sample, for which the official grades and the harness's version are recorded.
 """

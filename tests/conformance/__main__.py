@@ -1,4 +1,4 @@
-"""python -m tests.conformance DIRECTORY [--count N] [--record]: compare, or write the sample for ``make test``."""
+"""python -m tests.conformance DIRECTORY [--count N] [--record]: compare all grades, or write the sample first."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ def main():
 
 
 def compare(harness, cases):
-    """Print a line for each parser; 1 where a grade differs."""
+    """Print a line for each parser. Returns 1 if a grade differs."""
     totals = {name: [0, 0, 0, 0] for name in REPOSITORIES}
     differing = []
     for case in cases:

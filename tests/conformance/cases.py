@@ -1,4 +1,4 @@
-"""Generated texts of test runs with the rows they are graded by: for every parser of Python repositories."""
+"""Generated outputs of test runs, with the rows that grade them, for every parser of Python repositories."""
 
 import random
 from typing import NamedTuple
@@ -25,7 +25,7 @@ REPOSITORIES = {
     "sympy": "sympy",
     "xarray": "pytest",
 }
-"""Every parser of a Python repository, without ``parse_log_``, and the style of what it reads."""
+"""Every parser of a Python repository, without the prefix ``parse_log_``, and the style of the text that it reads."""
 
 START, END = "+ : '>>>>> Start Test Output'", "+ : '>>>>> End Test Output'"
 _PYTEST_NAMES = (
@@ -79,7 +79,7 @@ _DJANGO = {"PASSED": "ok", "FAILED": "FAIL", "ERROR": "ERROR", "SKIPPED": "skipp
 
 
 class Case(NamedTuple):
-    """A text, the parser that reads it, and the lists of a row."""
+    """An output text, the parser that reads it, and the test lists of a row."""
 
     number: int
     parser: str
@@ -90,7 +90,7 @@ class Case(NamedTuple):
 
 
 def make_cases(count):
-    """The first ``count`` cases; each is the same every time."""
+    """The first ``count`` cases. They are the same every time."""
     names = sorted(REPOSITORIES)
     return [_make(number, names[number % len(names)]) for number in range(count)]
 
@@ -115,7 +115,7 @@ def _make(number, parser):
 
 
 def _listed(chance, parser, name):
-    """The name as a list of a row has it: as the parser would give it, cut off, or neither."""
+    """The name as it appears in a list of a row: as the parser returns it, cut off, or unchanged."""
     if parser == "matplotlib":
         name = name.replace("MouseButton.LEFT", "1").replace("MouseButton.RIGHT", "3")
     if parser in ("pydicom", "requests", "pylint", "pytest_options"):
@@ -159,7 +159,7 @@ def _lines(chance, style, name, good):
 
 
 def _frame(chance, lines, good):
-    """The text of a whole run: preparation, markers, exit status."""
+    """The output of a whole run: preparation, markers, test lines and exit status."""
     before = ["+ cd /testbed", "Checking patch tests/test_a.py..."]
     after = ["+ git checkout abc tests/test_a.py"]
     roll = chance.random()

@@ -1,4 +1,4 @@
-"""The grade of dgym and that of the official harness on a case."""
+"""Grading of a case by dgym and by the official harness."""
 
 import importlib
 import sys
@@ -15,7 +15,7 @@ from dgym.session.scoring._score import grade
 
 
 class Graded(NamedTuple):
-    """Whether it is resolved, whether it was graded at all, and the tests that count as good."""
+    """True if the case is resolved, true if it could be graded, and the tests that count as passed."""
 
     resolved: bool
     graded: bool
@@ -23,7 +23,7 @@ class Graded(NamedTuple):
 
 
 def ours(case):
-    """The grade of dgym: the text read as in the verifier, and graded as in the session."""
+    """The grade of dgym. The text is read as in the verifier and graded as in the session."""
     parser = parser_name(f"parse_log_{case.parser}")
     outcomes, why = read_log(case.text, PARSERS[parser])
     report = TestReport(
@@ -48,7 +48,7 @@ def ours(case):
 
 
 _UNUSED = ("unidiff", "bs4", "requests", "dotenv")
-"""What parsers of other languages and the reader of patches import; no Python parser calls it."""
+"""Packages that parsers of other languages and the patch reader import. Python parsers do not call them."""
 
 
 class _Unused(types.ModuleType):
@@ -61,8 +61,8 @@ class _Unused(types.ModuleType):
 class Harness:
     """The official harness, from the directory in which its wheel is unpacked.
 
-    The package imports docker, modal and datasets at once; none of them has a part in grading, so its ``__init__`` is
-    not run. The modules that grade are its own, unchanged.
+    The package's ``__init__`` is not run, because it imports docker, modal and datasets, which grading does not use.
+    The modules that grade are unchanged.
     """
 
     def __init__(self, directory):

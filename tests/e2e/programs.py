@@ -1,6 +1,6 @@
-"""Programs that an agent turns against its own sandbox, and the verdict that each of them has on every platform.
+"""Programs with which an agent attacks its own sandbox, and their expected outcome on every platform.
 
-Each is one call of bash between a repair and the submission. A laptop and a cluster must agree on all of the verdict.
+Each program is a call of bash between a repair and the submission. The outcome must be equal on a laptop and a cluster.
 """
 
 from typing import Any, NamedTuple
@@ -14,11 +14,11 @@ PROGRAMS = {
     "disk": "mkdir -p /dev/shm/d; head -c 300M /dev/zero > /dev/shm/d/full || true; ls -s /dev/shm/d; exit 0",
     "changes": 'python3 -c \'for n in range(300): open(f"junk-{n}.bin", "wb").write(bytes([n % 250]) * (1 << 20))\'',
 }
-"""``disk`` fills a file system of 64 MiB where the sandbox has one of its own: the machine's disk is others', too."""
+"""``disk`` fills a file system of 64 MiB that belongs to the sandbox. It must not fill the machine's disk."""
 
 
 class Verdict(NamedTuple):
-    """What must be the same everywhere."""
+    """Fields of the outcome that must be equal on every platform."""
 
     reason: str
     score: int
@@ -31,7 +31,7 @@ EXPECTED = dict.fromkeys(PROGRAMS, Verdict("Resolved", 1, 1, 3, clean=True))
 
 
 def calls(program: str) -> tuple[dict[str, Any], ...]:
-    """The steps of the episode."""
+    """The tool calls of the episode."""
     attack = shell(PROGRAMS[program])
     attack["arguments"]["timeout_seconds"] = 120
     return REPAIR, attack, SUBMIT

@@ -1,4 +1,4 @@
-"""Clocks for code that takes its time from outside."""
+"""Fake clocks for code that gets its clock as a parameter."""
 
 import asyncio
 import heapq
@@ -19,7 +19,7 @@ class _Timer:
 
 
 class ManualClock:
-    """Stands still until ``advance``; whoever sleeps wakes in order, each at its own moment."""
+    """A clock that stands still until ``advance``. Sleeping tasks wake in order, each at its own time."""
 
     def __init__(self) -> None:
         self.time = 1000.0
@@ -47,11 +47,11 @@ class ManualClock:
         return sum(timer.callback is not None for _, _, timer in self._timers)
 
     def jump(self, seconds: float) -> None:
-        """Let time pass while the event loop is stuck: nobody wakes."""
+        """Let time pass without waking sleepers, as if the event loop were blocked."""
         self.time += seconds
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass, and everything happen that is due."""
+        """Let time pass and run all timers that are due."""
         await settle()
         end = self.time + seconds
         while self._timers and self._timers[0][0] <= end:
@@ -65,7 +65,7 @@ class ManualClock:
 
 
 class HastyClock(ManualClock):
-    """Never waits: a sleep is over at once, its time has passed, and it is written down."""
+    """A clock that never waits: a sleep advances the time, returns at once and is recorded in ``slept``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,6 +90,6 @@ class HastyClock(ManualClock):
 
 
 async def settle() -> None:
-    """Let the event loop run until nothing is ready, as far as that can be told."""
+    """Run 20 turns of the event loop, so that ready tasks can proceed."""
     for _ in range(_SETTLE_TURNS):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What the scripted server says: answers as policies make them, and their form on the wire."""
+"""Answers of the scripted server: the form that policies create, and the form on the wire."""
 
 import json
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Call:
-    """A call; ``arguments`` as text are sent as they are, valid JSON or not."""
+    """A tool call. ``arguments`` given as a string are sent unchanged, even if they are not valid JSON."""
 
     tool: str
     arguments: dict[str, Any] | str = field(default_factory=dict)
@@ -19,7 +19,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """One reply. A ``mistake`` does not count as progress of its policy; ``seconds`` pass before it is first sent."""
+    """A reply. A ``mistake`` is not progress of its policy. The server waits ``seconds`` before it first sends it."""
 
     text: str = ""
     calls: tuple[Call, ...] = ()
@@ -32,12 +32,12 @@ class Answer:
 
 
 def tokens(value: Any) -> int:
-    """A count that grows with the text, as any tokenizer's does."""
+    """A token count that grows with the text, as that of a real tokenizer."""
     return len(value if isinstance(value, str) else json.dumps(value)) // 4 + 1
 
 
 def render(answer: Answer, body: dict[str, Any], number: int, *, usage: bool, cached: int) -> dict[str, Any]:
-    """The body of a chat completion; ids depend on ``number`` alone, so that runs can be compared."""
+    """The body of a chat completion. Ids depend only on ``number``, so that runs can be compared."""
     native = bool(body.get("tools"))
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or None, "refusal": answer.refusal}
     if answer.reasoning:

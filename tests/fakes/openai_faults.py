@@ -1,4 +1,4 @@
-"""Every way in which a server can fail to answer."""
+"""Faults of the scripted server: every way in which a model server can fail to answer."""
 
 import asyncio
 import gzip
@@ -21,7 +21,7 @@ MISTAKES = {
     "filtered_reply": Answer(finish_reason="content_filter", mistake=True),
     "cut_in_thought": Answer(text="<think>Let me see, the loop", finish_reason="length", mistake=True),
 }
-"""Faults that are replies: the model's own mistakes."""
+"""Faults that are replies, that is mistakes of the model."""
 
 _INVALID = "invalid_request_error"
 
@@ -42,7 +42,7 @@ _ERRORS: dict[str, tuple[int, str, str | None, str | None]] = {
     ),
     "filtered_prompt": (400, "The response was filtered due to the prompt", None, "content_filter"),
 }
-"""Status, message, type and code."""
+"""HTTP status, message, type and code of each error."""
 
 KINDS = (
     *_ERRORS, *MISTAKES, "bad_gateway", "reset", "hang", "not_json", "cut_body", "no_choices", "error_in_reply",
@@ -51,12 +51,12 @@ KINDS = (
 
 
 _LARGEST = 2 * 2**30
-"""Bytes."""
+"""Size in bytes of the largest body."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault; ``retry_after`` is sent as the header of that name."""
+    """A fault. ``retry_after`` is sent as the header ``Retry-After``."""
 
     kind: str
     retry_after: str | None = None
@@ -68,7 +68,7 @@ class Fault:
 
 
 async def fail(fault: Fault, request: web.Request, *, limit: int | None = None) -> web.StreamResponse:
-    """Answer with the fault; ``limit`` is the context's."""
+    """Answer with the fault. ``limit`` is the model's context length."""
     headers = {"Retry-After": fault.retry_after} if fault.retry_after is not None else {}
     if fault.kind in _ERRORS:
         status, message, kind, code = _ERRORS[fault.kind]
@@ -106,7 +106,7 @@ def _abort(request: web.Request) -> web.StreamResponse:
 
 
 async def _endless(request: web.Request, *, status: int) -> web.StreamResponse:
-    """A body of more than a gigabyte, as long as the client reads it."""
+    """Send a body of 2 GiB, as long as the client reads it."""
     response = web.StreamResponse(status=status, headers={"Content-Type": "application/json"})
     await response.prepare(request)
     for _ in range(_LARGEST // 2**20):
@@ -115,7 +115,7 @@ async def _endless(request: web.Request, *, status: int) -> web.StreamResponse:
 
 
 async def _cut(request: web.Request) -> web.StreamResponse:
-    """A body shorter than announced."""
+    """Send a body that is shorter than its Content-Length."""
     response = web.StreamResponse(headers={"Content-Length": "1000", "Content-Type": "application/json"})
     await response.prepare(request)
     await response.write(b'{"id": "x", "choi')

@@ -1,9 +1,9 @@
-"""How the scripted models behave: a policy for each, chosen by the name of the model in the request.
+"""Policies of the scripted models. The name of the model in the request selects the policy.
 
-``debugger`` debugs a task of mini_nightmare with pdb and solves it, by the walkthrough that is shipped with the task.
-``rewriter`` adds comments to the guilty file and gives up. ``erratic-N`` does any of this and makes every mistake that
-models make, by the seed N. ``scripted`` makes the calls that the task's instructions list. A policy finds out from the
-messages which task it has and how far it has come, so that it goes on where an episode was interrupted.
+``debugger`` solves a task of mini_nightmare with pdb, following the walkthrough that is shipped with the task.
+``rewriter`` adds comments to the faulty file and gives up. ``erratic-N`` makes random calls and mistakes with the
+seed N. ``scripted`` makes the calls that the task's instructions list. A policy derives the task and its progress from
+the messages, so that it continues an interrupted episode.
 """
 
 import json
@@ -45,7 +45,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Request:
-    """What a policy sees; ``answered`` is the number of answers the session has had."""
+    """Input of a policy. ``answered`` is the number of answers that the session has received."""
 
     body: dict[str, Any]
     answered: int
@@ -55,7 +55,7 @@ class Request:
         return {tool["function"]["name"] for tool in self.body.get("tools") or []}
 
     def offers(self, tool: str) -> bool:
-        """Whether the tool may be called; without native tools they are described in words."""
+        """True if the tool may be called. Without native tools, the messages describe the tools."""
         return tool in self.tools if self.tools else f"\n- {tool} " in self.text or f"\n- {tool}:" in self.text
 
     @property
@@ -64,7 +64,7 @@ class Request:
 
     @property
     def calls(self) -> list[Call]:
-        """All calls that the messages still show, oldest first."""
+        """All calls in the messages, oldest first."""
         found: list[Call] = []
         for message in self.body["messages"]:
             if message["role"] != "assistant":
@@ -78,7 +78,7 @@ class Request:
 
 
 def text_of(content: Any) -> str:
-    """The text of a message, given as such or in parts."""
+    """The text of a message, whose content is a string or a list of parts."""
     return "".join(part["text"] for part in content) if isinstance(content, list) else str(content or "")
 
 
@@ -86,7 +86,7 @@ Policy = Callable[[Request], Answer]
 
 
 def find_policy(model: str) -> Policy | None:
-    """The policy for a model's name; all of them pass a check."""
+    """The policy for a model's name. It also answers dgym's check of a model, whose only tool is ``ready``."""
     policy = _policy(model)
     return None if policy is None else lambda request: READY if request.tools == {"ready"} else policy(request)
 
@@ -101,7 +101,7 @@ def _policy(model: str) -> Policy | None:
 
 
 def debugger(request: Request) -> Answer:
-    """The walkthrough, one call after the other, without tools that are not there."""
+    """Make the calls of the walkthrough in order, without calls of tools that are not offered."""
     task = task_of(request.text)
     if task is None:
         return Answer(text="I do not know this task.")
@@ -110,7 +110,7 @@ def debugger(request: Request) -> Answer:
 
 
 def rewriter(request: Request) -> Answer:
-    """Comments at the top of the guilty file, a run of the tests after each, and an honest end."""
+    """Add comments at the top of the faulty file, run the tests after each, and submit."""
     task = task_of(request.text)
     if task is None:
         return Answer(text="I do not know this task.")
@@ -123,7 +123,7 @@ def rewriter(request: Request) -> Answer:
 
 
 def scripted(request: Request) -> Answer:
-    """The calls between ``<script>`` and ``</script>``, JSON; ``think``: seconds before each is first made."""
+    """Make the calls between ``<script>`` and ``</script>``, in JSON. ``think`` is a delay of the answer in seconds."""
     found = _SCRIPT.search(request.text)
     if found is None:
         return Answer(text="I see no script.")
@@ -135,7 +135,7 @@ def scripted(request: Request) -> Answer:
 
 
 def play(actions: Sequence[Call], request: Request, hope: str) -> Answer:
-    """The action after the last one that the messages show."""
+    """The action that follows the last action in the messages."""
     position = position_in(actions, request.calls, request.answered)
     if position >= len(actions):
         return Answer(text="I have nothing more to try.", reasoning="Everything is done.")
@@ -148,7 +148,7 @@ def play(actions: Sequence[Call], request: Request, hope: str) -> Answer:
 
 
 def position_in(actions: Sequence[Call], history: Sequence[Call], hint: int) -> int:
-    """How many actions are done: where the end of the history fits longest; among equals, nearest to ``hint``."""
+    """Number of finished actions: the position that best matches the end of ``history``, nearest to ``hint``."""
     known = [call for call in history if call in actions]
     if not known:
         return hint if history else 0
@@ -163,7 +163,7 @@ def position_in(actions: Sequence[Call], history: Sequence[Call], hint: int) -> 
 
 
 def erratic(request: Request, seed: int) -> Answer:
-    """Right, wrong or nonsense by chance, and the same every time for one seed and number of answers."""
+    """Make a random call or mistake. The choice depends only on the seeds and the number of answers."""
     chance = random.Random(f"{seed}/{request.body.get('seed')}/{request.answered}")
     choice = chance.choice(_MISTAKES) if chance.random() < 0.5 else None
     if choice is not None:

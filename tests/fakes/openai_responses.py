@@ -1,4 +1,4 @@
-"""The Responses API of the scripted server: requests in the form of chat completions, answers as lists of items."""
+"""Responses API of the scripted server: requests are converted to chat completions, answers are lists of items."""
 
 import json
 from typing import Any
@@ -10,12 +10,12 @@ from pydantic import ConfigDict, TypeAdapter
 from tests.fakes.openai_answers import Answer, prompt_tokens, tokens
 from tests.fakes.openai_schema import exhaust
 
-# A list, because a TypedDict would take only a configuration of its own.
+# A list, because TypeAdapter does not accept a configuration for a TypedDict.
 _REQUESTS = TypeAdapter(list[ResponseCreateParamsNonStreaming], config=ConfigDict(extra="forbid"))
 
 
 def as_chat(body: dict[str, Any]) -> dict[str, Any]:
-    """The request as one for a chat completion."""
+    """The request in the form of a chat completion request."""
     tools = [{"type": "function", "function": {**tool, "type": None}} for tool in body.get("tools") or []]
     return {**body, "messages": [_message(item) for item in body["input"]], **({"tools": tools} if tools else {})}
 
@@ -34,7 +34,7 @@ def _message(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def problem(body: dict[str, Any]) -> str | None:
-    """Why OpenAI's server would refuse the request, as far as the schema does not show it."""
+    """The reason why OpenAI's server would reject the request, besides violations of the schema."""
     outputs = {item["call_id"] for item in body["input"] if item["type"] == "function_call_output"}
     for item, following in zip(body["input"], [*body["input"][1:], {}], strict=True):
         if item["type"] == "reasoning" and following.get("type") not in ("reasoning", "message", "function_call"):
@@ -107,6 +107,6 @@ def render(answer: Answer, body: dict[str, Any], number: int, *, usage: bool, ca
 
 
 def check_request(body: dict[str, Any]) -> None:
-    """Raise if the body is not a request of the Responses API, by the types of OpenAI's package and nothing beyond."""
+    """Raise if the body does not conform to the types of OpenAI's package. Extra fields are errors."""
     exhaust(_REQUESTS.validate_python([body], strict=True))
     assert problem(body) is None, problem(body)

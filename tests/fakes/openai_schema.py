@@ -1,4 +1,4 @@
-"""Requests checked against the schema that OpenAI publishes: the types of its package, nothing beyond them allowed."""
+"""Check of requests against OpenAI's schema: the types of its package, without extra fields."""
 
 import copy
 from typing import Any
@@ -7,9 +7,9 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from pydantic import ConfigDict, TypeAdapter
 
 RETURNED = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "provider_specific_fields")
-"""Fields of other servers' messages, which get them back. OpenAI's own servers send none of them."""
+"""Fields of other servers' messages, which clients send back. OpenAI's own servers do not send them."""
 
-# A list, because a TypedDict would take only a configuration of its own.
+# A list, because TypeAdapter does not accept a configuration for a TypedDict.
 _REQUESTS = TypeAdapter(list[CompletionCreateParamsNonStreaming], config=ConfigDict(extra="forbid"))
 
 
@@ -22,12 +22,12 @@ def check_request(body: dict[str, Any]) -> None:
                 message.pop(name, None)
         if isinstance(message.get("content"), list):
             for part in message["content"]:
-                part.pop("cache_control", None)  # not OpenAI's, and sent only where it is configured
+                part.pop("cache_control", None)  # not part of OpenAI's API, sent only if configured
     exhaust(_REQUESTS.validate_python([body], strict=True))
 
 
 def exhaust(value: Any) -> None:
-    """Read every iterable in ``value``: pydantic checks the parts of one when they are read."""
+    """Read every iterable in ``value``, because pydantic checks the items of an iterable only when they are read."""
     if isinstance(value, dict):
         for each in value.values():
             exhaust(each)

@@ -1,8 +1,8 @@
-"""A scripted server that speaks OpenAI's chat completions and Responses API over real HTTP, Azure's addresses included.
+"""Scripted server of OpenAI's chat completions and Responses API over real HTTP, including Azure's URLs.
 
     python tests/fakes/openai_server.py --port 0 --fault rate_limit --fault reset
 
-prints its address and serves until it is interrupted. The name of the model in a request chooses the policy
+prints its address and serves until it is interrupted. The name of the model in a request selects the policy
 (``debugger``, ``rewriter``, ``scripted``, ``erratic-7``). Tests run it in their own loop
 (``async with FakeOpenAI() as server``) or, for programs that they start, in a thread
 (``with FakeOpenAI().in_thread() as server``).
@@ -37,7 +37,7 @@ MODELS = ("debugger", "rewriter", "erratic-1")
 
 @dataclass(frozen=True)
 class Received:
-    """A request as it arrived, failed ones included."""
+    """A received request, including requests that failed."""
 
     path: str
     query: dict[str, str]
@@ -48,7 +48,7 @@ class Received:
 
     @property
     def chat(self) -> dict[str, Any]:
-        """The body as one of chat completions."""
+        """The body in the form of a chat completion request."""
         return openai_responses.as_chat(self.body) if "input" in self.body else self.body
 
 
@@ -64,9 +64,9 @@ class _Session:
 class FakeOpenAI:
     """The server.
 
-    ``script`` answers every session in its order, whatever the model's name. ``faults`` happen to the next requests,
-    one each (None: no fault); ``fault_rate`` adds faults that repetition cures, by chance and ``seed``. The last
-    ``remember`` requests are in ``received``; all of them, unless a number is given.
+    ``script`` contains the answers of every session in order, for any model name. ``faults`` apply to the next
+    requests, one each (None: no fault). ``fault_rate`` is the probability of transient faults, with the random
+    ``seed``. ``received`` keeps the last ``remember`` requests, or all if it is None.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class FakeOpenAI:
 
     @contextlib.contextmanager
     def in_thread(self) -> Iterator[Self]:
-        """Serve from a thread of its own while the block runs."""
+        """Serve from a separate thread while the block runs."""
         ready, loop = threading.Event(), asyncio.new_event_loop()
 
         def serve() -> None:
@@ -148,7 +148,7 @@ class FakeOpenAI:
             thread.join(90)
 
     def answer_as(self, other: "FakeOpenAI", session: str) -> None:
-        """Go on with a session of ``other``, which has stopped answering."""
+        """Continue a session of ``other``, which has stopped."""
         self._sessions[session] = other._sessions[session]
 
     async def _healthy(self, _: web.Request) -> web.Response:
@@ -207,7 +207,7 @@ class FakeOpenAI:
         if answer is not None:
             session.answers_sent += 1
         else:
-            # A client that lost the answer, or was started anew, asks the same again and is told the same.
+            # A client that lost the answer or was restarted repeats the request and gets the same answer.
             if session.last_answer is not None and session.last_body == received.body:
                 answer = session.last_answer
             else:

@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP: what it was sent, decoded by the protocol's own messages."""
+"""Receiver of OTLP over HTTP. It decodes the received spans with the protocol's message types."""
 
 import contextlib
 import gzip
@@ -26,7 +26,7 @@ class ReceivedSpan:
 
 
 class Receiver:
-    """Collects spans and the headers of each request; ``url`` is what OTEL_EXPORTER_OTLP_ENDPOINT takes."""
+    """Collects spans and the headers of each request. ``url`` is a value for OTEL_EXPORTER_OTLP_ENDPOINT."""
 
     def __init__(self) -> None:
         self.spans: list[ReceivedSpan] = []
@@ -42,11 +42,11 @@ class Receiver:
         return web.Response(content_type="application/x-protobuf")
 
     def named(self, start: str) -> list[ReceivedSpan]:
-        """The spans whose name begins so."""
+        """The spans whose name begins with ``start``."""
         return [span for span in self.spans if span.name.startswith(start)]
 
     def one(self, start: str) -> ReceivedSpan:
-        """The only span whose name begins so."""
+        """The only span whose name begins with ``start``."""
         (found,) = self.named(start)
         return found
 
@@ -82,7 +82,7 @@ def _attributes(message):
 
 @contextlib.asynccontextmanager
 async def receiving():
-    """A receiver on a port of its own."""
+    """A running receiver on a free port."""
     receiver = Receiver()
     application = web.Application(client_max_size=2**26)
     application.router.add_post("/v1/traces", receiver.receive)

@@ -1,4 +1,4 @@
-"""Plans of scoring from keywords of ``scoring``, without a manifest."""
+"""Scoring plans from keywords of ``scoring``, without a manifest."""
 
 from dgym.api import DebugTaskSpec, InlineFile, Scoring
 from dgym.session.scoring import ScoringPlan
@@ -7,7 +7,7 @@ PYTEST = "python -m pytest -q"
 
 
 def make_plan(entrypoint=PYTEST, changed=None, *, timeout_seconds=300, build_commands=(), hidden_files=None, **more):
-    """The plan; ``more`` are fields of ``Scoring`` or of the plan, ``hidden_files`` versions by path."""
+    """Make a plan. ``more`` are fields of ``Scoring`` or of the plan, ``hidden_files`` maps paths to versions."""
     own = {name: more.pop(name) for name in ScoringPlan.__struct_fields__ if name in more}
     hidden = tuple(
         InlineFile(path=path, content=version.data.decode(), mode=version.mode)

@@ -1,4 +1,4 @@
-"""Pods without a cluster: two real runners behind Unix sockets, each with a workspace of its own at the same path, and
+"""Pods without a cluster: two real runners behind Unix sockets, each with a separate workspace at the same path, and
 a sidecar on a loopback port."""
 
 import asyncio
@@ -52,13 +52,13 @@ TOOLS = ("bash", "view", "eval", "pdb", "rewrite", "submit")
 
 
 class Pod:
-    """One attempt: ``await pod.start()``, and it is all there but prepared."""
+    """A pod of an attempt. After ``await pod.start()`` everything runs, but the attempt is not prepared."""
 
     view = ("--dev-bind", "/", "/")
-    """What of this machine its containers see, as arguments of bwrap."""
+    """Arguments of bwrap that select the parts of this machine that the containers see."""
 
     warm: WarmProgram | None = None
-    """Forks its sidecar, unless a test requires a fresh process."""
+    """Program that forks the sidecar, unless a test requires a fresh process."""
 
     def __init__(self, directory: Path, environment: Path, **settings):
         self.directory = directory
@@ -96,7 +96,7 @@ class Pod:
         return {PREFIX + name.upper(): str(getattr(self.settings, name)) for name in names}
 
     async def start(self, *, operated=True, runners=True):
-        """Start the runners and serve the attempt in this process; with ``operated`` somebody watches the sandbox."""
+        """Start the runners and serve the attempt in this process. With ``operated``, the sandbox's end is reported."""
         if runners:
             self.start_runners()
         self.settings.directory.mkdir(exist_ok=True)
@@ -131,7 +131,7 @@ class Pod:
             self.runners[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def start_process(self, *, fresh=False):
-        """Serve the attempt in a process of its own, as a container does; its log is in ``sidecar.log``."""
+        """Serve the attempt in a separate process, as a container does. Its log is in ``sidecar.log``."""
         path, environment = self.directory / "sidecar.log", {**os.environ, **self.variables}
         if self.warm is not None and not fresh:
             process = self.warm.start(environment, path)
@@ -142,7 +142,7 @@ class Pod:
         return process
 
     async def listening(self, count=1):
-        """Wait for the address of the process that was started as number ``count``, in its log."""
+        """Wait until the log has the address of the process that was started as number ``count``."""
         log = self.directory / "sidecar.log"
 
         def found():
@@ -160,7 +160,7 @@ class Pod:
                 await asyncio.sleep(0.01)
 
     def operate(self):
-        """Say that the sandbox has ended as soon as it has, as the operator does."""
+        """Report the end of the sandbox as soon as it has terminated, as the operator does."""
         self._operating = asyncio.ensure_future(self._confirm())
 
     async def _confirm(self):
@@ -168,12 +168,12 @@ class Pod:
         await self.client(Role.OPERATE).call(calls.TERMINATED)
 
     async def running(self, observed):
-        """Report that the sandbox was running then, as the operator does."""
+        """Report that the sandbox was running at the time ``observed``, as the operator does."""
         data = msgspec.json.encode(RunningRequest(observed=observed))
         return await self.raw("POST", calls.RUNNING.path, role=Role.OPERATE, data=data)
 
     async def sandbox_ended(self):
-        # However long the test takes: without this word a sandbox that has ended counts as one that would not.
+        # No deadline: without this report, the sidecar treats a terminated sandbox as one that did not stop.
         await eventually(lambda: self.runners["sandbox"].poll() is not None, seconds=None)
 
     async def close(self):
@@ -192,7 +192,7 @@ class Pod:
         return client
 
     def bake(self):
-        """Put the repository where an image would hold it."""
+        """Write the repository into the workspaces, as if the image contained it."""
         for name in ("sandbox", "verifier"):
             for path, content in FILES.items():
                 (self.directory / f"{name}-files" / path).write_text(content)
@@ -230,7 +230,7 @@ class Pod:
         return env
 
     async def raw(self, method, path, *, role=None, token=None, headers=None, data=None):
-        """One call without a second attempt: its status and its body."""
+        """Make a call without retries. Returns its status and body."""
         headers = dict(headers or {})
         if role is not None or token is not None:
             headers["Authorization"] = sign_request(
@@ -256,15 +256,15 @@ class Pod:
             data=msgspec.json.encode({"tool": tool, "arguments": arguments or {}}),
         )
 
-    # Looking
+    # Inspecting
 
     def termination(self):
-        """The outcome in the last message of a sidecar; None: its attempt is not over."""
+        """The outcome in the sidecar's termination message. None if the attempt has not ended."""
         message = self.termination_message()
         return message.outcome if message is not None else None
 
     def termination_message(self):
-        """The termination message as it is now."""
+        """The current termination message. None if it does not exist."""
         path = self.settings.termination_log
         return decode_termination(path.read_bytes()) if path.exists() else None
 
@@ -273,7 +273,7 @@ class Pod:
 
 
 def epochs_of(number):
-    """As the operator gives them with assignment ``number``."""
+    """Epochs that the operator creates for assignment ``number``."""
     return make_epochs(b"key", episode_uid="uid", attempt=1, epoch=number)
 
 
@@ -310,7 +310,7 @@ async def eventually(condition, seconds=90):
 
 @contextlib.asynccontextmanager
 async def pods_in(directory: Path, *, warm: WarmProgram | None = None):
-    """Gives what makes a test's pods; they end with the test."""
+    """A factory for a test's pods. They are closed at the end of the block."""
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
     environment = Path(await ensure_environment(()))

@@ -1,4 +1,4 @@
-"""A pod of a warm pool without a cluster: its sidecar is a process that knows no attempt until it is bound."""
+"""Pods of a sandbox pool without a cluster. The sidecar is a process without an attempt until it is bound."""
 
 import msgspec
 
@@ -9,12 +9,12 @@ from dgym.wire.signing import content_digest, sign_request
 from tests.fakes.pods import Pod
 
 POOL_POD = "pool-pod"
-"""What the operator calls it: its bind token is made of this."""
+"""The operator's id of the pod. The bind token is derived from it."""
 BIND_TOKEN = make_token(b"key", episode_uid=POOL_POD, attempt=0, role=Role.OPERATE)
 
 
 class PooledPod(Pod):
-    """``pod.start_process()`` starts a sidecar that waits; ``await pod.bind()`` makes it that of the attempt."""
+    """``pod.start_process()`` starts a sidecar that waits. ``await pod.bind()`` binds it to the attempt."""
 
     def __init__(self, directory, environment, *, attempt=3, **settings):
         tokens = {role: make_token(b"key", episode_uid="uid", attempt=attempt, role=role) for role in Role}
@@ -31,7 +31,7 @@ class PooledPod(Pod):
         return {PREFIX + name.upper(): str(getattr(pooled, name)) for name in PooledSettings.__struct_fields__}
 
     async def wait(self):
-        """Start the runners and the sidecar's process; returns the process once the pod is ready to be bound."""
+        """Start the runners and the sidecar's process. Returns the process when the pod is ready to be bound."""
         self.start_runners()
         process = self.start_process()
         await self.listening()
@@ -39,12 +39,12 @@ class PooledPod(Pod):
         return process
 
     def binding(self, **change):
-        """The request that binds it to the attempt of ``settings``."""
+        """The request that binds the pod to the attempt of ``settings``."""
         names = BindRequest.__struct_fields__
         return BindRequest(**{name: getattr(self.settings, name) for name in names} | change)
 
     async def bind(self, *, token=BIND_TOKEN, **change):
-        """The status and the body of the answer."""
+        """Bind the pod. Returns the status and the body of the response."""
         data = msgspec.json.encode(self.binding(**change))
         return await self.raw("POST", calls.BIND.path, token=token, data=data)
 

@@ -1,6 +1,6 @@
-"""Programs that leave objects in an IPC namespace under names that others know, and that look for them there.
+"""Programs that create objects with fixed names in an IPC namespace, and that look for these objects.
 
-They call the C library: Python has no other way to System V objects and message queues.
+They call the C library, because Python has no API for System V objects and POSIX message queues.
 """
 
 KEY = 0x6479676D
@@ -20,7 +20,7 @@ created = [
 ]
 assert min(created) >= 0, (created, os.strerror(ctypes.get_errno()))
 """
-"""Leaves two segments of shared memory, a set of semaphores, a queue of System V and two of POSIX."""
+"""Creates two segments of shared memory, a set of semaphores, a System V message queue and two POSIX queues."""
 
 FOUND = f"""
 import ctypes, os
@@ -32,4 +32,4 @@ found = [
 ]
 print("found", sum(each >= 0 for each in found))
 """
-"""Prints how many of them are found."""
+"""Prints the number of objects that are found."""

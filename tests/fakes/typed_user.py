@@ -1,4 +1,4 @@
-"""A user's program with every type written down: ``mypy --strict`` passes it against the installed package."""
+"""A user's program with all types annotated. ``mypy --strict`` accepts it with the installed package."""
 
 import asyncio
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Fuzzing of everything that reads what a stranger wrote: ``python -m tests.fuzz``, or ``make fuzz``."""
+"""Fuzzing of all readers of untrusted input: ``python -m tests.fuzz``, or ``make fuzz``."""

@@ -2,8 +2,8 @@
 
 ``--together 60`` divides that time among the targets. ``FUZZ_PYTHON`` names an interpreter that has schemathesis.
 
-Exit status 1 where an input crashes or hangs its reader, or where memory grows. ``--seed`` makes the inputs of another
-run again; by default each run has inputs of its own.
+The exit status is 1 if an input crashes or hangs its reader, or if memory grows. ``--seed`` repeats the inputs of an
+earlier run. By default each run has different inputs.
 """
 
 import argparse
@@ -28,11 +28,11 @@ _TARGETS = (_WIRE, *NAMES)
 _PYTHON = "FUZZ_PYTHON"
 """The interpreter that has schemathesis."""
 _GRACE_SECONDS = 300.0
-"""Beyond its time a target may shrink what it has found."""
+"""Extra time for a target to shrink an input that failed."""
 
 
 def main() -> int:
-    """Run each target in a process of its own; 1 where one fails."""
+    """Run each target in a separate process. Returns 1 if a target fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(_TARGETS))
     parser.add_argument("--seconds", type=float, default=60.0, help="for each target (default 60)")

@@ -1,6 +1,6 @@
-"""Runs one target for a time: no crash, no hang, no growth of memory.
+"""Engine that runs a target for a time and reports crashes, hangs and growth of memory.
 
-An input that crashes or hangs is shrunk and printed with the number that makes the same inputs again.
+An input that crashes or hangs is shrunk and printed with the seed that repeats the inputs.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 HANG_SECONDS = 10.0
-"""For one input, by the clock; the slowest honest one takes a tenth of a second."""
+"""Limit of wall time for an input. The slowest normal input takes a tenth of a second."""
 GROWTH_BYTES = 64 * 1024**2
-"""More than hypothesis and the caches of a target keep; a leak of a kilobyte an input is found in a minute."""
+"""More than hypothesis and a target's caches use. A leak of a kilobyte for each input is found in a minute."""
 BATCH = 200
 _SHOWN = 4000
 _WARM_UP = 0.25
@@ -31,7 +31,7 @@ class Hang(BaseException):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """``check`` reads one input and raises whatever a caller of the code would not expect."""
+    """``check`` reads an input and raises any exception that callers of the code do not expect."""
 
     name: str
     inputs: st.SearchStrategy[Any]
@@ -39,7 +39,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """The figures of one run; ``failure`` is the problem found, with its input; ``counts`` counts answers."""
+    """Figures of a run. ``failure`` describes the problem and its input. ``counts`` has the number of each answer."""
 
     target: str
     inputs: int = 0
@@ -60,7 +60,7 @@ def fuzz(
     growth: int = GROWTH_BYTES,
     batch: int = BATCH,
 ) -> Outcome:
-    """Try inputs until ``seconds`` have passed or one fails, two batches at least; in a process's main thread."""
+    """Try two batches or more until ``seconds`` have passed or an input fails. It runs only in the main thread."""
     outcome = Outcome(target=target.name)
     begun, number, later = time.monotonic(), first_seed, 0
     while not outcome.failure and (outcome.seconds < seconds or not later):
@@ -79,7 +79,7 @@ def fuzz(
 
 
 def resident_bytes() -> int:
-    """Memory of this process, without what only waits to be collected."""
+    """Resident memory of this process after a garbage collection."""
     gc.collect()
     return int(psutil.Process().memory_info().rss)
 
@@ -104,7 +104,7 @@ def _batch(target: Target, number: int, outcome: Outcome, hang: float, size: int
             with _limited(hang):
                 target.check(value)
         except Hang:
-            # An exception that hypothesis shrinks.
+            # hypothesis shrinks inputs only for an Exception.
             raise AssertionError(f"no end within {hang:g} s: {value!r}"[:_SHOWN]) from None
         except Exception as error:
             error.add_note(f"input: {value!r}"[:_SHOWN])
@@ -122,7 +122,7 @@ def _batch(target: Target, number: int, outcome: Outcome, hang: float, size: int
 
 @contextlib.contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raise ``Hang`` in Python code that takes longer. C code that does not return holds up the process."""
+    """Raise ``Hang`` in Python code that takes longer. C code cannot be interrupted."""
 
     def stop(_number: int, _frame: Any) -> None:
         raise Hang

@@ -1,4 +1,4 @@
-"""Strategies for input that is nearly right: valid bytes, cut, spliced and overwritten; odd values of JSON."""
+"""Strategies for nearly valid input: valid bytes that are cut, spliced and overwritten, and unusual JSON values."""
 
 import random
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ _SEEDS = st.integers(0, 2**64 - 1)
 
 
 def mutated(examples: Sequence[bytes], pieces: Sequence[bytes] = ()) -> st.SearchStrategy[bytes]:
-    """One of ``examples`` after up to six changes; ``pieces`` are bytes that mean something in the format.
+    """One of ``examples`` after up to six changes. ``pieces`` are bytes that are special in the format.
 
-    The changes follow from one number: drawing each of them would take longer than most readers do.
+    A single drawn seed determines the changes: drawing each change would take longer than most readers need.
     """
     known = (*_PIECES, *_NUMBERS, *pieces, *examples)
     return _SEEDS.map(lambda seed: _mutate(random.Random(seed), examples, known))
 
 
 def changed(data: bytes, seed: int, pieces: Sequence[bytes] = ()) -> bytes:
-    """``data`` after the changes that follow from ``seed``."""
+    """``data`` after changes that ``seed`` determines."""
     return _mutate(random.Random(seed), (data,), (*_PIECES, *_NUMBERS, *pieces))
 
 
@@ -55,7 +55,7 @@ def _mutate(chance: random.Random, examples: Sequence[bytes], pieces: Sequence[b
 
 @cache
 def json_values() -> st.SearchStrategy[object]:
-    """Values as JSON has them, with odd numbers and texts among them."""
+    """JSON values, including unusual numbers and strings."""
     odd = ("", "\ud800", "\0", "a" * 5000, "../x", "1e999", "nan", "\u202e", "true", "2026-01-01T00:00:00Z")
     texts = st.sampled_from(odd) | st.text(max_size=12)
     numbers = st.integers() | st.sampled_from((-1, 0, 2**31, 2**63, 2**64, 10**400)) | st.floats(allow_nan=False)

@@ -1,6 +1,6 @@
-"""Golden files: output that users see, kept in ``texts``. A change of a golden file is a decision.
+"""Golden files: expected output that users see, in ``texts``. Change a golden file only on purpose.
 
-Three more are kept where they are used, each written and checked by a command of its own:
+Three more golden files are kept where they are used. Separate commands write and check them:
 
 - the CustomResourceDefinitions, ``charts/dgym/files/crds``: ``python hack/chart.py --check``
 - the sidecar's calls, ``docs/openapi.json``: ``python hack/openapi.py --check``

@@ -1,4 +1,4 @@
-"""Compare the golden files with the current output, and write them."""
+"""Comparison of the golden files with the current output, and their update."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -13,12 +13,12 @@ OUTPUTS = {
     "pods": outputs.pods,
     "walkthroughs": outputs.walkthroughs,
 }
-"""By the directory of the golden files."""
+"""Functions for the current output, by the directory of the golden files."""
 _SHOWN_LINES = 60
 
 
 def differences(name: str, wanted: Mapping[str, str], *, write: bool = False) -> Iterator[tuple[str, str]]:
-    """Golden files of ``OUTPUTS[name]`` that differ, with the difference; ``write`` them."""
+    """Golden files that differ from ``wanted``, with the difference. ``write`` updates them."""
     held = {str(path.relative_to(FILES)) for path in FILES.rglob("*") if path.is_file()}
     for path in sorted(wanted.keys() | {each for each in held if each.partition("/")[0].partition(".")[0] == name}):
         before, after = FILES / path, wanted.get(path, "")

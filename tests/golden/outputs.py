@@ -1,4 +1,4 @@
-"""The current output for the golden files. Each function returns texts by the names of files."""
+"""Current output for the golden files. Each function returns texts by file name."""
 
 import json
 import os
@@ -30,7 +30,7 @@ CHART = {
     "namespaced": ("namespaced", ()),
     "pools-and-monitoring": ("pools", tuple(f"metrics.{each}.enabled=true" for each in MONITORING)),
 }
-"""By the name of the golden file: a file of tests/chart/values, and further values."""
+"""A file of tests/chart/values and additional values, by the name of the golden file."""
 _VOLATILE = {
     *("dgymVersion", "dgymCommit", "durationSeconds", "elapsedSeconds", "reportedBySandbox", "resultURI", "startTime"),
     *("wallSeconds", "signature"),
@@ -55,7 +55,7 @@ def _template(file: str, sets: tuple[str, ...]) -> str:
 
 
 def _without_files(document: str) -> str:
-    """Without definitions and dashboards: files of the chart that have checks of their own."""
+    """Omit the CustomResourceDefinitions and dashboards. Other tests check these files."""
     if "\nkind: CustomResourceDefinition\n" in document:
         return document.partition("\nspec:\n")[0] + "\nspec: …\n"
     if "# Source: dgym/templates/monitoring/dashboards.yaml" in document:
@@ -64,7 +64,7 @@ def _without_files(document: str) -> str:
 
 
 def pods() -> dict[str, str]:
-    """Pods of Episodes from ``dgym-operator render``, and those that the API server receives, pools' included."""
+    """Pods from ``dgym-operator render``, and pods of Episodes and sandbox pools that the API server receives."""
     environment = {"DGYM_OPERATOR_SANDBOX_IMAGE": "sandbox-python:1", "DGYM_OPERATOR_SIDECAR_IMAGE": "sidecar:1"}
     texts = {}
     for template in ("restricted", "baseline"):
@@ -78,7 +78,7 @@ def pods() -> dict[str, str]:
 
 
 def _created_pod(template: str, idle: int) -> str:
-    """The first sandbox pod that a simulated API server receives: of an Episode, or with ``idle`` of a SandboxPool."""
+    """The first sandbox pod that a simulated API server receives, of an Episode or, with ``idle``, of a SandboxPool."""
     received = []
 
     def observe(kind, plural, item):
@@ -122,7 +122,7 @@ def _help(path: str, command: click.Command) -> Iterator[str]:
 
 
 def walkthroughs() -> dict[str, str]:
-    """The recorded walkthroughs of mini_nightmare, played by ``dgym run``: observations, results and summary."""
+    """Observations and results of mini_nightmare's recorded walkthroughs, replayed by ``dgym run``."""
     with tempfile.TemporaryDirectory() as directory:
         arguments = ["run", "--bundled", "mini_nightmare", "--agent", "replay", "--sandbox", "none"]
         done = CliRunner().invoke(cli, [*arguments, "--results", directory], terminal_width=COLUMNS)
@@ -162,5 +162,5 @@ def _fields(record: dict, path: str = "") -> Iterator[str]:
 
 
 def _stable(text: str) -> str:
-    """Without durations and addresses."""
+    """Replace durations and addresses."""
     return re.sub(r"\b0x[0-9a-f]+\b", "0x…", re.sub(r"\bin \d+\.\d+s\b", "in …s", text))

@@ -1,4 +1,4 @@
-"""The output that users see is equal to the golden files. ``python -m tests.golden --write`` writes them again."""
+"""Tests that user-visible output equals the golden files. ``python -m tests.golden --write`` updates the files."""
 
 import pytest
 

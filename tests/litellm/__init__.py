@@ -1,1 +1,1 @@
-"""The agents behind a real LiteLLM proxy: ``make litellm``."""
+"""Tests of the agents with a real LiteLLM proxy: ``make litellm``."""

@@ -1,4 +1,4 @@
-"""Each agent that asks a model, through a real LiteLLM proxy in front of the scripted server."""
+"""Tests of each agent that asks a model, through a real LiteLLM proxy in front of the scripted server."""
 
 import contextlib
 import itertools
@@ -29,7 +29,7 @@ SCRIPT = [
 
 
 class Proxied:
-    """The scripted server as an episode sees it: by the proxy's address, with the requests of this episode."""
+    """The scripted server of an episode: the address of the proxy, and the requests of this episode only."""
 
     def __init__(self, server: FakeOpenAI, url: str) -> None:
         self.url = url
@@ -51,7 +51,7 @@ class Proxied:
 
 
 def _with_content(message: dict[str, Any]) -> dict[str, Any]:
-    """LiteLLM leaves out null, which is the content of a message that has only calls. It changes nothing else."""
+    """Restore the null content of a message that has only calls. LiteLLM removes it and changes nothing else."""
     return message if "content" in message else {"role": message.pop("role"), "content": None, **message}
 
 
@@ -70,7 +70,7 @@ def proxy(tmp_path_factory) -> Iterator[tuple[FakeOpenAI, str]]:
             "litellm_settings": {"num_retries": 0},
         }
         (folder / "config.yaml").write_text(json.dumps(config))
-        # The proxy's own requests to the Internet (prices, telemetry) would end at a closed port of this machine.
+        # The proxy's own requests to the Internet (prices, telemetry) go to a closed port of this machine.
         nowhere = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
         offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False", "NO_PROXY": "127.0.0.1"}
         environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **offline, **nowhere}

@@ -34,16 +34,16 @@ from tests.mutation.packages import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 _GRACE_SECONDS = 90.0
-"""Added to the timeout of a mutant: a machine may do other work."""
+"""Added to the timeout of a mutant, because the machine may be busy."""
 _SLOWER = 4.0
 """Timeout of a mutant, as a multiple of the time that the tests take without a mutation."""
 _SKIPPED = ("core/Variable", "core/ReplaceBinaryOperator_BitOr", "core/ReplaceBinaryOperator_BitAnd")
-"""Operators that need arguments, and those that meet type annotations more often than code."""
+"""Operators that need arguments, and operators that change type annotations more often than code."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A file with one mutation."""
+    """A file with a mutation."""
 
     package: str
     path: str
@@ -62,12 +62,12 @@ def _operators() -> dict[str, Any]:
 
 
 def _compares_identity(name: str) -> bool:
-    """Whether the mutation replaces == or an order by ``is``: mostly equivalent, or found by any test."""
+    """True if the mutation replaces == or an order by ``is``. These are mostly equivalent, or found by any test."""
     return "Comparison" in name and name.endswith(("_Is", "_IsNot")) and "_Is_" not in name and "_IsNot_" not in name
 
 
 def _sites(source: str, operators: dict[str, Any]) -> list[list[tuple[str, int, int]]]:
-    """Operators, occurrences and lines of the mutations of a file, by the expression and kind of mutation."""
+    """Operator, occurrence and line of the mutations of a file, grouped by expression and kind of mutation."""
     found = defaultdict(list)
     counts: Counter[str] = Counter()
     for node in ast_nodes(get_ast(source)):
@@ -104,7 +104,7 @@ def _changed_line(before: str, after: str) -> str:
 
 
 class Copy:
-    """A copy of the commit, in which one mutant at a time is tried."""
+    """A copy of the commit, in which mutants are tried one after the other."""
 
     def __init__(self, archive: bytes, python: Path) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="mutation-"))
@@ -115,7 +115,7 @@ class Copy:
             tar.extractall(self.root, filter="fully_trusted")
 
     def run(self, runs: Sequence[str], seconds: float) -> str:
-        """``passed``, ``failed`` or ``timeout``."""
+        """Run the tests. Returns ``passed``, ``failed`` or ``timeout``."""
         end = time.monotonic() + seconds
         for arguments in runs:
             if (outcome := self._run(arguments, end - time.monotonic())) != "passed":
@@ -165,7 +165,7 @@ class Copy:
 
 
 def _in_copies(copies: Sequence[Copy], items: Iterable[Any], work: Callable[[Copy, Any], None], end: float) -> None:
-    """Call ``work`` with each item, in all copies at a time. Begin no item after ``end``."""
+    """Call ``work`` with each item, in all copies in parallel. No item is started after ``end``."""
     waiting: SimpleQueue[Any] = SimpleQueue()
     for item in items:
         waiting.put(item)
@@ -180,7 +180,7 @@ def _in_copies(copies: Sequence[Copy], items: Iterable[Any], work: Callable[[Cop
 
 
 def _measure(copies: Sequence[Copy]) -> dict[str, float]:
-    """How long the tests of each package take without a mutation; infinite where they fail."""
+    """Seconds that the tests of each package take without a mutation. Infinite if they fail."""
     seconds = {}
 
     def measure(copy: Copy, package: str) -> None:
@@ -196,7 +196,7 @@ def _measure(copies: Sequence[Copy]) -> dict[str, float]:
 def _judge(
     copies: Sequence[Copy], mutants: Sequence[Mutant], seconds: dict[str, float], end: float
 ) -> dict[Mutant, str]:
-    """``killed``, ``timeout`` or ``survived`` for each mutant that was begun before ``end``."""
+    """``killed``, ``timeout`` or ``survived`` for each mutant that was started before ``end``."""
     results = {}
 
     def judge(copy: Copy, mutant: Mutant) -> None:
@@ -222,7 +222,7 @@ def _report(results: dict[Mutant, str]) -> None:
 
 
 def main() -> int:
-    """Draw, try and count."""
+    """Draw mutants, run the tests for each, and print the counts."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--python", type=Path, default=ROOT / ".venv/bin/python", help="runs the tests")
     parser.add_argument("--commit", default="HEAD", help="whose code is mutated, and whose tests run")

@@ -1,8 +1,8 @@
-"""The packages that are mutated, and the tests that run for their mutants.
+"""Packages that are mutated, and the tests that run for their mutants.
 
-Each line has the arguments of one run of pytest. A mutant that one run finds is not tried in the next, so those that
-find most at the least cost come first. The runner's code runs in processes of its own, where coverage does not see it;
-hence a table.
+Each line has the arguments of a run of pytest. After a run has found a mutant, later runs skip it. So fast runs that
+find many mutants come first. The tests are listed and not derived from coverage, because the runner's code runs in
+separate processes that coverage does not measure.
 """
 
 PACKAGES = {

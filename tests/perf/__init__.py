@@ -1,1 +1,1 @@
-"""Benchmarks: medians, ratios to a stated baseline and counts; never asserted, always printed (``make perf``)."""
+"""Benchmarks that print medians, ratios to a baseline and counts, without assertions (``make perf``)."""

@@ -26,9 +26,9 @@ from tests.perf.steps import step_figures
 from tests.perf.views import view_figures
 
 CLUSTER = ("cluster", "sandboxpools")
-"""With a cluster that hack/e2e prepares."""
+"""Benchmarks that need a cluster that hack/e2e prepares."""
 SCALE = ("throughput", "active")
-"""With the API server of ``make binaries``."""
+"""Benchmarks that need the API server of ``make binaries``."""
 BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "startup": startup_figures,
     "steps": step_figures,

@@ -1,4 +1,4 @@
-"""What dgym itself adds to a step of an agent that asks a model: no model, no sandbox, only the worker between them."""
+"""Overhead of dgym in a step of an agent that asks a model, measured with a fake model and a fake environment."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ STEPS = 20
 LONG = 110
 ASSIGNED = 500
 THINKING_SECONDS = (1.0, 3.0)
-"""How long a model takes to reply, where it takes any time."""
+"""Range of a slow model's reply time in seconds."""
 _SAMPLE_SECONDS = 0.005
 _ATTEMPT = "local/calc/digest/1"
 _TEXT = "\n".join(f"{number:4}  value_{number} = compute(value_{number - 1})" for number in range(60))
@@ -33,7 +33,7 @@ _TOOLS = [
 
 
 class PacedModel:
-    """Answers with a call of pdb, at once or within ``thinking`` seconds."""
+    """Answers with a call of pdb, at once or after a random time in the range ``thinking``."""
 
     name = "instant"
     context_limit: int | None = 128_000
@@ -103,7 +103,7 @@ class InstantEnv:
 
 
 def agent_figures(scratch: Path) -> list[Figure]:
-    """Time per step alone and among many episodes, memory of an episode, lag of their loop, growth of a trajectory."""
+    """Time per step in one and in many episodes, memory of an episode, lag of the loop, growth of a trajectory."""
     return [*_alone(scratch), *_together(scratch), *_assigned(scratch)]
 
 
@@ -141,7 +141,7 @@ def _together(scratch: Path) -> list[Figure]:
 
 
 def _assigned(scratch: Path) -> list[Figure]:
-    """As in an agent pod with all its slots in use: models take their time, steps come when they come."""
+    """Many episodes with slow models, as in an agent pod with all slots in use."""
     before = _resident_bytes()
     started, used = time.perf_counter(), time.process_time()
     lags = asyncio.run(_play_assigned(scratch))
@@ -160,7 +160,7 @@ def _percentile(values: list[float], percent: int) -> float:
 
 
 async def _play_assigned(scratch: Path) -> list[float]:
-    """How late the loop was, in milliseconds, at each of its samples."""
+    """Lag of the event loop in milliseconds, at each sample."""
     lags: list[float] = []
     async with asyncio.TaskGroup() as group:
         sampling = group.create_task(_sample_lag(lags))
@@ -197,5 +197,5 @@ async def _play(path: Path, steps: int, model: PacedModel | None = None) -> None
 
 
 def _resident_bytes() -> int:
-    """The peak so far; it never falls, so what grows between two readings is new."""
+    """Peak resident memory so far. It never decreases."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,6 +1,6 @@
-"""On a real node: a pod from its creation to the first observation, stage by stage; steps against ``kubectl exec``.
+"""Benchmark on a real node: stages of a pod from its creation to the first observation, steps against ``kubectl exec``.
 
-The pod is the one that the operator would make; operator and agent are left out, so that a stage is a stage.
+The pod is rendered as by the operator. The operator and agent pods do not run, so they do not affect the stages.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ STAGES = ("scheduled", "init containers done", "ready", "prepared", "first obser
 
 
 def cluster_figures(scratch: Path) -> list[Figure]:
-    """Nothing where no cluster was prepared (``make perf`` prepares one where it can)."""
+    """The figures. Empty if no cluster was prepared (``make perf`` prepares a cluster if possible)."""
     if "DGYM_E2E_SIDECAR_IMAGE" not in os.environ:
         print("the cluster is not measured: hack/e2e did not prepare one", file=sys.stderr)
         return []
@@ -55,7 +55,7 @@ async def _measure(kubectl: Kubectl, scratch: Path) -> list[Figure]:
         name = f"perf-{number}"
         figures += await _one_pod(kubectl, name, task, source, stages, measure_steps=number == PODS - 1)
         kubectl("delete", "pod", name, "--wait=true", "--grace-period=1")
-    # The first pod finds nothing cached on the node.
+    # The first pod is not counted: the node has nothing cached for it.
     aims = {STAGES[-1]: 2500.0}
     return [figure(f"pod: {stage}", stages[stage][1:], aim=aims.get(stage)) for stage in STAGES] + figures
 
@@ -98,7 +98,7 @@ async def _one_pod(
 
 
 async def _steps(env: AsyncRepoEnv, kubectl: Kubectl, pod: str) -> list[Figure]:
-    """Each tool against the same work by ``kubectl exec``."""
+    """Compare each tool with the same work by ``kubectl exec``."""
     await env.step("pdb b prog.py:7")
     await env.step("pdb c")
     work = {
@@ -128,7 +128,7 @@ async def _times(action: Callable[[], Awaitable[object]], repeat: int) -> list[f
 
 @contextmanager
 def _watching(kubectl: Kubectl) -> Iterator[dict[str, Any]]:
-    """When each stage of the only pod was seen in a watch, as a controller sees it."""
+    """The times at which a watch reported each stage of the only pod."""
     path = f"/api/v1/namespaces/{kubectl.namespace}/pods?watch=1"
     seen: dict[str, Any] = {"times": {}}
     with subprocess.Popen(["kubectl", "get", "--raw", path], stdout=subprocess.PIPE, text=True) as process:

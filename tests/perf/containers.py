@@ -1,4 +1,4 @@
-"""From nothing to the first observation in a container, against bubblewrap in the same run."""
+"""Benchmark of the start of a container up to the first observation, against bubblewrap in the same run."""
 
 import asyncio
 import statistics
@@ -17,7 +17,7 @@ REPEAT = 7
 
 
 def container_figures(_scratch: Path) -> list[Figure]:
-    """Nothing where no engine answers or dgym's image is not built."""
+    """The figures. Empty if no engine answers or dgym's image is not built."""
     try:
         durations = asyncio.run(_resets("container"))
     except SandboxStartFailed as error:

@@ -1,8 +1,8 @@
-"""What an agent's requests cost: ``python -m tests.perf.conversations [DGYM]``, with the command of any version.
+"""Cost of an agent's requests: ``python -m tests.perf.conversations [DGYM]``, with the command of any version.
 
 A scripted model plays 50 steps with debug_agent on each task of mini_nightmare and in a repository of 100 files. Tokens
-are counted as characters / 4 of the tools and messages as received. A request repeats its prefix as far as it begins
-with the same characters as the request before, tools first.
+are counted as characters / 4 of the received tools and messages. The repeated prefix of a request is the text, tools
+first, that it has in common with the start of the previous request.
 """
 
 import itertools
@@ -23,7 +23,7 @@ DGYM = Path(sys.executable).parent / "dgym"
 
 
 def script(repository: Path) -> list[Answer]:
-    """Look, stop in a function, look around, change a line, run the tests, and so on through the files."""
+    """View a file, stop in a function, inspect it, change a line, run the tests, and repeat with the next file."""
     paths = sorted(path for path in repository.rglob("*.py") if "test" not in path.name and path.stat().st_size)
     calls: list[Call] = []
     for path in itertools.cycle(paths):
@@ -52,7 +52,7 @@ def large_repository(folder: Path) -> None:
 
 
 def measure(dgym: Path, repository: Path, arguments: list[str], scratch: Path) -> dict[str, Any]:
-    """Play one episode; tokens, the share of prefixes in all tokens, and the time of a step."""
+    """Play an episode. Returns tokens, repeated tokens and the time of a step."""
     with FakeOpenAI(script=script(repository)).in_thread() as server:
         (scratch / "llm.json").write_text(json.dumps({"m": {"model": "scripted", "endpoint": server.url}}))
         command = [str(dgym), "run", *arguments, "--agent", "debug_agent", "-p", "agent.model=m", "--sandbox", "none"]
@@ -78,7 +78,7 @@ def measure(dgym: Path, repository: Path, arguments: list[str], scratch: Path) -
 
 
 def _common(one: str, other: str) -> int:
-    """How many characters both begin with."""
+    """Length of the common prefix."""
     return next(
         (index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )
@@ -106,7 +106,7 @@ def main(dgym: Path) -> None:
 
 
 def _print(name: str, rows: list[dict[str, Any]]) -> None:
-    """A line: sums, the median and the least share of repeated tokens, and the mean time of a step."""
+    """Print a line: sums, the median and the lowest share of repeated tokens, and the mean time of a step."""
     requests, tokens, repeated = (sum(row[key] for row in rows) for key in ("requests", "tokens", "repeated"))
     print(f"{name:15}{requests:9}{tokens:11,}{repeated / tokens:9.1%}", end="")
     for key in ("of_the_request", "of_the_one_before"):

@@ -1,4 +1,4 @@
-"""How a figure is taken and written down."""
+"""Figures: the result type and helpers for measurement."""
 
 import statistics
 import time
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One measured quantity. ``aim`` is a wish of the design; ``baseline`` the same work done another way."""
+    """A measured quantity. ``aim`` is the target of the design. ``baseline`` is the same work done in another way."""
 
     name: str
     unit: str
@@ -22,12 +22,12 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ratio(self) -> float | None:
-        """How many times the baseline's figure is ours."""
+        """The baseline divided by the median."""
         return self.baseline / self.median if self.baseline is not None and self.median else None
 
 
 def timed(action: Callable[[], Any], *, repeat: int, warm_up: int = 3) -> list[float]:
-    """Milliseconds of each of ``repeat`` runs of ``action`` after ``warm_up`` that do not count."""
+    """Milliseconds of each of ``repeat`` runs of ``action``, after ``warm_up`` runs that are not counted."""
     for _ in range(warm_up):
         action()
     durations = []

@@ -1,4 +1,4 @@
-"""Fifty whole episodes by ``dgym run``: how many a second, how much memory each."""
+"""Benchmark of fifty whole episodes with ``dgym run``: episodes per second and memory of each."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ SAMPLE_EVERY_SECONDS = 0.2
 
 
 def parallel_figures(scratch: Path) -> list[Figure]:
-    """mini_nightmare, five samples of each task, replayed; fifty at once."""
+    """Replay five samples of each task of mini_nightmare, fifty at the same time."""
     results = scratch / "results"
     command = [
         str(Path(sys.executable).with_name("dgym")), "run", "--bundled", "mini_nightmare", "--agent", "replay",

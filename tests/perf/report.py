@@ -1,4 +1,4 @@
-"""What ``dgym report`` costs over a thousand results, as a process and inside of one."""
+"""Benchmark of ``dgym report`` with a thousand results, as a process and as function calls."""
 
 import asyncio
 import subprocess
@@ -13,11 +13,11 @@ from tests.perf.measure import Figure, figure, timed
 EPISODES = 1000
 STEPS = 30
 OBSERVATION = "    total = sum(price * number for price, number in basket)\n" * 35
-"""Two kilobytes, the usual size of an observation."""
+"""Text of two kilobytes, the usual size of an observation."""
 
 
 def report_figures(scratch: Path) -> list[Figure]:
-    """Reading the results of a thousand episodes of thirty steps, and reporting them."""
+    """Time to read the results of a thousand episodes of thirty steps, and to report them."""
     results = scratch / "results"
     for number in range(EPISODES):
         _play(results, number)

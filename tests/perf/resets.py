@@ -1,5 +1,5 @@
-"""How long a reset takes: by the size of the repository, beside GNU tar, which only unpacks it on the same disk, and
-with an installed project, beside the same files without one."""
+"""Benchmark of resets: by the size of the repository, compared with GNU tar, which only unpacks it, and with an
+installed project, compared with the same files without a project."""
 
 import asyncio
 import os
@@ -35,14 +35,14 @@ include = ["package_0"]
 """
 PROJECT_REPEAT = 15
 LAYER_AIM = 150.0
-"""Milliseconds that a later episode may take longer for an installed project."""
+"""Target in milliseconds for the additional start time of a later episode with an installed project."""
 
 
 def reset_figures(scratch: Path) -> list[Figure]:
-    """Ten files, and five thousand: the first reset of an environment, and later ones, which remove the last sandbox.
+    """Time of the first reset and of later resets, which remove the last sandbox, with ten and five thousand files.
 
-    tar unpacks in the same minute, as often and at the same place as the sandboxes, each time after it removed what it
-    unpacked before.
+    tar alternates with the later resets and unpacks on the same disk as the sandboxes. Each directory is removed before
+    the next run.
     """
     figures = []
     for count, repeat, aim in SIZES:
@@ -62,7 +62,7 @@ def reset_figures(scratch: Path) -> list[Figure]:
 
 
 def project_figures(scratch: Path) -> list[Figure]:
-    """From nothing to the first observation: a project that an earlier episode installed, and the same files alone."""
+    """Time to the first observation of a project that an earlier episode installed, and of the same files alone."""
     folders = [scratch / "project", scratch / "plain"]
     for folder in folders:
         write_repository(folder, 10)
@@ -92,13 +92,13 @@ def project_figures(scratch: Path) -> list[Figure]:
 def interleaved(
     ours: Callable[[], object], theirs: Callable[[], float], repeat: int
 ) -> tuple[list[float], list[float]]:
-    """Milliseconds of both, in turn: what else the machine does meets both."""
+    """Milliseconds of both, measured alternately, so that other load of the machine affects both."""
     pairs = [(timed(ours, repeat=1, warm_up=0)[0], theirs()) for _ in range(repeat)]
     return [one for one, _ in pairs], [other for _, other in pairs]
 
 
 def unpacked(source: Path) -> float:
-    """Milliseconds that tar takes to unpack ``source``; the removal is not counted."""
+    """Milliseconds that tar takes to unpack ``source``. The removal is not counted."""
     with tempfile.TemporaryDirectory() as place:
         started = time.perf_counter()
         subprocess.run(["tar", "-xf", source, "-C", place], check=True)
@@ -106,7 +106,7 @@ def unpacked(source: Path) -> float:
 
 
 def write_repository(folder: Path, files: int) -> None:
-    """``files`` modules in packages of fifty."""
+    """Write ``files`` modules in packages of fifty."""
     for number in range(files):
         file = folder / f"package_{number // 50}" / f"module_{number}.py"
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A sandbox's start, shell, write and read against swe-rex's local runtime, which isolates nothing, in the same run."""
+"""Benchmark of a sandbox's start, shell, write and read, against swe-rex's local runtime, which does not isolate."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ NAMES = {
 
 
 def runtime_figures(scratch: Path) -> list[Figure]:
-    """Ours, with swe-rex's medians as the baseline where ``PERF_PYTHON`` names an interpreter that has it."""
+    """Figures of dgym. swe-rex's medians are the baseline if ``PERF_PYTHON`` is an interpreter that has swe-rex."""
     ours = asyncio.run(_ours("x\n" * LINES))
     theirs = _theirs(scratch)
     return [

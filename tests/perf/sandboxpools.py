@@ -1,6 +1,6 @@
-"""On a real node, with operator and agent: an Episode until its first observation, with and without a pool.
+"""Benchmark on a real node: time of an Episode to its first observation, with and without a sandbox pool.
 
-The baseline is a pod that runs already, reached by ``kubectl exec``.
+The baseline is ``kubectl exec`` in a running pod.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from tests.perf.measure import Figure, figure
 WITH_A_POOL = 20
 WITHOUT = 6
 _WATCHED = replay(shell("sleep 5"), shell("true"))
-"""The first observation is read from the sidecar's log while its pod is there."""
+"""Agent of the Episodes. It waits, so that the sidecar's log can be read before the pod is deleted."""
 
 
 def sandboxpool_figures(_scratch: Path) -> list[Figure]:
-    """Nothing where no cluster was prepared."""
+    """The figures. Empty if no cluster was prepared."""
     if "DGYM_E2E_SIDECAR_IMAGE" not in os.environ:
         print("pools are not measured: hack/e2e did not prepare a cluster", file=sys.stderr)
         return []
@@ -43,7 +43,7 @@ def sandboxpool_figures(_scratch: Path) -> list[Figure]:
 async def _measure(kubectl: Kubectl) -> list[Figure]:
     kubectl.apply(debug_task("bug", task_spec(inline_source())))
     async with Client(await load_access(), clock=SystemClock(), random=Random(1)) as client:
-        # The first episode of all finds nothing cached.
+        # The very first episode is not counted: nothing is cached for it.
         cold = [await _first_observation(client, kubectl, f"cold-{number}") for number in range(WITHOUT + 1)][1:]
         spec = {"taskRef": {"name": "bug"}, "minIdle": 2}
         kubectl.apply(SANDBOX_POOLS.manifest(metadata={"name": "warm"}, spec=spec))
@@ -62,7 +62,7 @@ async def _measure(kubectl: Kubectl) -> list[Figure]:
 
 
 def _idle(kubectl: Kubectl) -> list[dict[str, Any]]:
-    """The pods of the pool, once two are ready."""
+    """The ready pods of the sandbox pool. Empty unless exactly two are ready."""
     pods = kubectl.items("pods", "dgym.dev/sandbox-pool=warm,!dgym.dev/episode")
     ready = [each for each in pods if _is_ready(each)]
     return ready if len(ready) == 2 else []
@@ -74,7 +74,7 @@ def _is_ready(pod: dict[str, Any]) -> bool:
 
 
 async def _first_observation(client: Client, kubectl: Kubectl, name: str) -> float:
-    """Milliseconds until the sidecar has answered the reset, by its own log: the clocks are one."""
+    """Milliseconds until the sidecar has answered the reset, by its log. Both clocks are those of this machine."""
     manifest = episode(name, agent=_WATCHED, taskRef={"name": "bug"})
     created = time()
     await client.create(EPISODES, manifest, decode=dict[str, Any], namespace=kubectl.namespace, field_manager="perf")

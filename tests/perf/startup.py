@@ -1,4 +1,4 @@
-"""What starting costs: a fresh interpreter each time, the interpreter's own start subtracted."""
+"""Benchmark of the start of dgym in a fresh interpreter, less the interpreter's own start time."""
 
 import statistics
 import subprocess
@@ -9,7 +9,7 @@ from tests.perf.measure import Figure, figure, timed
 
 
 def startup_figures(scratch: Path) -> list[Figure]:
-    """``import dgym`` and ``dgym --help``."""
+    """Time of ``import dgym`` and ``dgym --help``."""
     dgym = str(Path(sys.executable).with_name("dgym"))
 
     def run(*command: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""Round trips of single steps through a whole session, and pexpect driving ``python -m pdb`` as the baseline."""
+"""Benchmark of single steps through a whole session. The baseline is pexpect with ``python -m pdb``."""
 
 import statistics
 import sys
@@ -32,13 +32,13 @@ TEST = "import calc\n\n\ndef test_add():\n    assert calc.add(1, 2) == 3\n"
 
 
 def make_task(files: dict[str, str], **spec: Any) -> DebugTask:
-    """A task over inline files."""
+    """A task with inline files."""
     source = {"files": [{"path": path, "content": content} for path, content in files.items()]}
     return msgspec.convert({"metadata": {"name": "perf"}, "spec": {"source": source, **spec}}, DebugTask)
 
 
 def step_figures(scratch: Path) -> list[Figure]:
-    """pdb command, view, rewrite, bash and eval; the pdb command against pexpect."""
+    """Time of steps with pdb, view, rewrite, bash and eval. pexpect is the baseline of the pdb commands."""
     files = {"prog.py": PROGRAM, "calc.py": FIXED, "test_calc.py": TEST}
     task = make_task(files, debugEntrypoint="python prog.py")
     baseline = pexpect_pdb(scratch)
@@ -86,7 +86,7 @@ def patches(env: dgym.RepoEnv, *, repeat: int) -> list[float]:
 
 
 def pexpect_pdb(scratch: Path) -> dict[str, float]:
-    """Median milliseconds of two commands at pdb's prompt; pexpect by default waits 50 ms before it types."""
+    """Median milliseconds of two commands at pdb's prompt. By default pexpect waits 50 ms before it sends a line."""
     program = scratch / "prog.py"
     program.write_text(PROGRAM)
     child = pexpect.spawn(sys.executable, ["-m", "pdb", str(program)], timeout=30, echo=False)

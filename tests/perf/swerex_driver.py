@@ -1,4 +1,4 @@
-"""The work of ``runtimes.py`` done by swe-rex's local runtime; runs in an environment of its own and prints JSON."""
+"""Driver for the work of ``runtimes.py`` with swe-rex's local runtime, in a separate environment. It prints JSON."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from swerex.runtime.local import LocalRuntime
 
 
 async def timed(action: Callable[[], Awaitable[object]], repeat: int) -> list[float]:
-    """Milliseconds of each run after one that does not count."""
+    """Milliseconds of each run, after a first run that is not counted."""
     await action()
     durations = []
     for _ in range(repeat):
@@ -24,14 +24,14 @@ async def timed(action: Callable[[], Awaitable[object]], repeat: int) -> list[fl
 
 
 async def start() -> None:
-    """A runtime with one shell, and its end."""
+    """Start a runtime with a shell, and stop it."""
     runtime = LocalRuntime()
     await runtime.create_session(CreateBashSessionRequest())
     await runtime.close()
 
 
 async def main(content: str) -> dict[str, list[float]]:
-    """Start, shell command, write, read."""
+    """Measure start, shell command, write and read."""
     figures = {"start": await timed(start, 5)}
     runtime = LocalRuntime()
     await runtime.create_session(CreateBashSessionRequest())

@@ -1,4 +1,4 @@
-"""What the controller's view of a pod costs: the time to decode it, and its part of a cache of ten thousand."""
+"""Benchmark of the operator's type ``Pod``: the time to decode a pod, and its memory in the cache."""
 
 import gc
 import json
@@ -19,12 +19,12 @@ from tests.perf.views_pods import running_pod
 
 PODS = 1000
 FEW = 100
-"""For what is timed: as many fit in the processor's caches, as one event after the other does."""
+"""Number of pods for time measurements. They fit in the processor's caches, as single events do."""
 ROUNDS = 50
 
 
 def view_figures(scratch: Path) -> list[Figure]:
-    """A running pod of an episode, as a watch brings it."""
+    """Figures for a running pod of an episode, as a watch returns it."""
     del scratch
     renderer = Renderer()
     bodies = [msgspec.json.encode(running_pod(renderer, number)) for number in range(PODS)]
@@ -72,11 +72,11 @@ def view_figures(scratch: Path) -> list[Figure]:
 
 
 class _Nothing(msgspec.Struct):
-    """What reading over the bytes costs, whatever is kept of them."""
+    """Type without fields, to measure the cost of parsing alone."""
 
 
 def _microseconds(decode: Callable[[bytes], Any], bodies: Sequence[bytes], repeat: int) -> list[float]:
-    """Of one object, in each of several rounds over all of them."""
+    """Microseconds for an object, in each of ``repeat`` rounds over all objects."""
     rounds = []
     for _ in range(repeat):
         started = time.perf_counter()
@@ -87,7 +87,7 @@ def _microseconds(decode: Callable[[bytes], Any], bodies: Sequence[bytes], repea
 
 
 def _bytes(decode: Callable[[bytes], Any], bodies: Sequence[bytes]) -> float:
-    """What one object adds to the heap while all are kept."""
+    """Bytes of heap for each object while all objects are kept."""
     decode(bodies[0])
     gc.collect()
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""Pods as a watch brings them: what the operator makes, and what API server, scheduler and kubelet add to it."""
+"""Pods as a watch returns them: the operator's manifest with the fields that API server, scheduler and kubelet add."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersR
 
 
 def running_pod(renderer: Renderer, number: int) -> dict[str, Any]:
-    """The ready pod of an episode of a set, different from all others in what differs from pod to pod."""
+    """The ready pod of an episode of a set. Names, ids, times and addresses differ from those of other pods."""
     episode, uid = f"swe-nightly-{number:05}", _uid(number)
     context = PodContext(
         name=f"{episode}-1",
@@ -60,7 +60,7 @@ def running_pod(renderer: Renderer, number: int) -> dict[str, Any]:
 
 
 def _default(spec: dict[str, Any]) -> None:
-    """What the API server and the scheduler fill in."""
+    """Add the fields that the API server and the scheduler set."""
     spec.update(_DEFAULTS, nodeName="node-0042.pool-a.internal")
     evict = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     spec["tolerations"] = [*spec["tolerations"], *({"key": key, **evict} for key in _TOLERATED)]

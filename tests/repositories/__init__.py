@@ -1,1 +1,1 @@
-"""Packages from PyPI as git checkouts: ``dgym init`` and ``dgym check`` compared with a developer's pytest."""
+"""Comparison of ``dgym init`` and ``dgym check`` with a developer's pytest, on git repositories of PyPI packages."""

@@ -1,10 +1,10 @@
 """Measure ``dgym init``, ``check`` and ``run``: ``make repositories``, or ``python -m tests.repositories [NAME…]``.
 
-Each package's source distribution becomes a git repository with a tag, without what only a distribution has. Then two
-copies are measured: in a fresh virtual environment as its developers make it, and with dgym without an edit. Last,
-``dgym run DIR --agent debug_agent`` plays an episode with a scripted model, which stops in a test. Everything is kept
-in a cache directory; a package is measured again when it is named, or after ``--again``. ``sample/`` has the
-developers' tests of the six packages of ``--sample``.
+Each package's source distribution is converted to a git repository with a tag, without the generated files of a
+distribution. The tests are run in a virtual environment as the developers make it, and with dgym without an edit. Then
+``dgym run DIR --agent debug_agent`` runs an episode with a scripted model, which stops in a test. All results are kept
+in a cache directory. A package is measured again if it is named, or with ``--again``. ``sample/`` has the developers'
+tests of the six packages of ``--sample``.
 """
 
 import argparse
@@ -31,7 +31,7 @@ _GENERATED = ("PKG-INFO", "*.egg-info")
 
 
 class Failed(Exception):
-    """A step of the measurement that ended with another status than 0."""
+    """A step of the measurement timed out or has an unexpected exit status."""
 
 
 def packages() -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def packages() -> list[dict[str, Any]]:
 
 
 def run(command: Sequence[str], *, cwd: Path, log: Path, accepted: Sequence[int] = (0,), **extra: str) -> int:
-    """Run a program and append what it prints to ``log``."""
+    """Run a program, append its output to ``log`` and return its exit status."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     with log.open("ab") as output:
         output.write(f"$ {' '.join(command)}\n".encode())
@@ -64,7 +64,7 @@ def run(command: Sequence[str], *, cwd: Path, log: Path, accepted: Sequence[int]
 
 
 def checkout(package: dict[str, Any], place: Path) -> Path:
-    """The package as a git repository with a tag of its version."""
+    """Create the git repository of the package, with a tag of its version."""
     root = place / "checkout" / package["name"]
     if (root / ".git").is_dir():
         return root
@@ -108,7 +108,7 @@ def checkout(package: dict[str, Any], place: Path) -> Path:
 
 
 def _forget_egg_info(root: Path) -> None:
-    """Remove the section that setuptools appends to setup.cfg of a distribution."""
+    """Remove the section that setuptools appends to a distribution's setup.cfg."""
     path = root / "setup.cfg"
     if path.is_file():
         text = path.read_text()
@@ -154,7 +154,7 @@ def developers_tests(package: dict[str, Any], place: Path) -> list[str]:
 
 
 def counted_tests(package: dict[str, Any], place: Path) -> tuple[list[str], float]:
-    """The tests that count after ``dgym init`` and ``dgym check``, and the seconds that the two took."""
+    """The tests that count after ``dgym init`` and ``dgym check``, and the seconds for both commands."""
     log = place / "dgym.log"
     log.unlink(missing_ok=True)
     work = place / "dgym"
@@ -188,7 +188,7 @@ def counted_tests(package: dict[str, Any], place: Path) -> tuple[list[str], floa
 
 
 def measure(package: dict[str, Any], cache: Path) -> dict[str, Any]:
-    """One package's result."""
+    """Measure a package and return its result."""
     place = cache / f"{package['name']}-{package['version']}"
     result: dict[str, Any] = {"package": package["name"], "version": package["version"], "share": 0.0}
     result["measured"] = _conditions()
@@ -213,7 +213,7 @@ def measure(package: dict[str, Any], cache: Path) -> dict[str, Any]:
 
 
 def _conditions() -> str:
-    """What decides about a measurement: dgym's code, the Python that runs it, and what resolves requirements."""
+    """Conditions of a measurement: dgym's code, the version of Python, and the resolver of requirements."""
     tree = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD:dgym"], cwd=HERE, capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -222,7 +222,7 @@ def _conditions() -> str:
 
 
 def table(results: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The results in Markdown."""
+    """The lines of the page with the results, in Markdown."""
     kinds = {package["name"]: package for package in known}
     good = sum(result["share"] >= ENOUGH for result in results)
     yield "# `dgym init` and `dgym check` on packages from PyPI"
@@ -258,7 +258,7 @@ def table(results: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]]) ->
 
 
 def _episode(result: dict[str, Any]) -> str:
-    """How the episode of ``debug_agent`` ended, in a cell of the table."""
+    """The table cell with the outcome of ``debug_agent``'s episode."""
     episode = result.get("debug_agent")
     if episode is None:
         return "not run"

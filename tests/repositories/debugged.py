@@ -1,4 +1,4 @@
-"""``dgym run DIR --agent debug_agent`` of a package, as README has it, with a scripted model that stops in a test."""
+"""Run of ``dgym run DIR --agent debug_agent`` on a package, as in README, with a model that stops in a test."""
 
 import ast
 import json
@@ -19,17 +19,17 @@ _VERDICTS = ("Resolved", "Unresolved")
 
 
 def debug(root: Path, work: Path, tests: Sequence[str], arguments: Sequence[str]) -> dict[str, Any]:
-    """Run an episode in which the model sets a breakpoint in a test, continues to it, looks around and submits.
+    """Run an episode in which the model sets a breakpoint in a test, continues to it, takes a step and submits.
 
     Args:
         root: The repository.
         work: An empty directory for results and the log.
-        tests: Ids of tests that pass; the breakpoint is in the first that is a plain function or method.
+        tests: Ids of passing tests. The breakpoint is in the first test that is a plain function or method.
         arguments: Arguments of the package's pytest.
 
     Returns:
-        ``reason``, ``score`` and ``maxScore`` of the episode, ``stop``, whether the program stopped at the breakpoint,
-        ``seconds``, and ``message``, which is not empty where the episode did not end with a verdict.
+        ``reason``, ``score`` and ``maxScore`` of the episode, ``stop``, true if the program stopped at the breakpoint,
+        ``seconds``, and ``message``, not empty if the reason is neither Resolved nor Unresolved.
     """
     found = next(filter(None, (_place(root, test) for test in tests)), None)
     if found is None:
@@ -62,7 +62,7 @@ def debug(root: Path, work: Path, tests: Sequence[str], arguments: Sequence[str]
 
 
 def _run(command: Sequence[str], work: Path) -> str:
-    """The standard output; a program that takes too long is terminated, so that it ends its sandboxes."""
+    """Run the command and return its standard output. After a timeout SIGTERM lets it stop its sandboxes."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     with (work / "run.log").open("wb") as log:
         process = subprocess.Popen(
@@ -80,14 +80,14 @@ def _run(command: Sequence[str], work: Path) -> str:
 
 
 def _stopped(work: Path, path: str, line: int) -> bool:
-    """Whether the trajectory has a stop at the line."""
+    """True if the trajectory has a stop at the line."""
     lines = [text for file in work.rglob("trajectory.jsonl") for text in file.read_text("utf-8").splitlines()]
     frames = [json.loads(text).get("observation", {}).get("frame") or {} for text in lines]
     return any((frame.get("file"), frame.get("line")) == (path, line) for frame in frames)
 
 
 def _place(root: Path, test: str) -> tuple[str, int] | None:
-    """File and line of the first statement of a test; None where it is not a function of a Python file."""
+    """File and line of the first statement of a test. None if the test is not a function of a Python file."""
     path, *names = test.partition("[")[0].split("::")
     if not path.endswith(".py") or not names or not (root / path).is_file():
         return None

@@ -1,4 +1,4 @@
-"""A pytest plugin that writes the ids of passed tests to the file that OUTCOMES names."""
+"""Pytest plugin that writes the ids of passed tests to the file ``$OUTCOMES``."""
 
 import json
 import os
@@ -24,6 +24,6 @@ def pytest_runtest_logreport(report):
 
 
 def pytest_sessionfinish():
-    # Tests that run pytest within this process end its sessions, too: the last one, which is the outermost, has all.
+    # Tests that run pytest in this process also call this hook. The outermost session ends last and writes all tests.
     passed = sorted(test for test, good in _outcomes.items() if good)
     Path(os.environ["OUTCOMES"]).write_text(json.dumps(passed))

@@ -1,9 +1,9 @@
-"""Attacks on dgym: what is tried, the tests that try it, and how each ended in every place where it was run.
+"""Records of attacks on dgym: a catalog, the tests that run the attacks, and their outcomes in every environment.
 
-A test that plays an attack has the marker ``attack`` with the id of an entry of the catalog. Where ``DGYM_ATTACKS``
-names a directory, every process of pytest leaves its outcomes there. ``python -m tests.security --records`` writes the
-table of docs/attacks.md from them.
+A test that runs an attack has the marker ``attack`` with the id of a catalog entry. If ``DGYM_ATTACKS`` is a directory,
+every process of pytest writes its outcomes there. ``python -m tests.security --records`` writes the table of
+docs/attacks.md from them.
 
-Two other modules compare what a run on a cluster leaves: ``rights`` the granted rights with the requests to the API
-server, and ``leaks`` every text that dgym wrote with the Secrets that it was given.
+Two other modules check a run on a cluster: ``rights`` compares the granted rights with the requests to the API server,
+and ``leaks`` searches all texts that dgym wrote for Secrets.
 """

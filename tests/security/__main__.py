@@ -1,8 +1,8 @@
 """Writes docs/attacks.md's table from the outcomes of tests that play attacks (``make e2e-security``).
 
-``python -m tests.security --records DIRECTORY`` replaces the cells of the places where the run played attacks. The exit
-status is 1 if an attack was neither stopped nor marked, or was not tried in a place where it must be. ``--check``
-writes nothing; the exit status is 1 if catalog, markers of tests and page disagree.
+``python -m tests.security --records DIRECTORY`` replaces the cells of the places where the run had attacks. The exit
+status is 1 if an attack was neither stopped nor marked, or was not run in a required place. ``--check`` writes no
+file. Its exit status is 1 if catalog, markers of tests and page disagree.
 """
 
 import argparse
@@ -19,14 +19,14 @@ from tests.security.records import ROOT, place_of, read
 SECTION = Section(ROOT / "docs" / "attacks.md", "attacks")
 MARKER = re.compile(r"""mark\.attack\("([a-z-]+)"\)""")
 OPEN = ("not run", "skipped", "failed")
-"""Prefixes of cells that do not show the end of an attack."""
+"""Prefixes of cells that do not show a successful defence."""
 
 Cells = dict[tuple[str, str], str]
 """The text of each cell, by the id of the attack and the place."""
 
 
 def cell(attack: Attack, place: str, rows: list[dict[str, Any]]) -> str:
-    """Return the end of an attack in a place. It is empty if the attack need not be tried there."""
+    """Return how an attack ended in a place. The text is empty if the attack need not be run there."""
     tests, failed, skipped = (sum(row[kind] for row in rows) for kind in ("tests", "failed", "skipped"))
     if failed:
         return f"**failed: {failed} of {tests}**"
@@ -62,7 +62,7 @@ def cells_of_page(rows: list[list[str]]) -> Cells:
 
 
 def unfinished(cells: Cells) -> list[str]:
-    """Return the attacks that were neither stopped nor marked, or were not tried in a place where they must be."""
+    """Return the attacks that were neither stopped nor marked, or were not run in a required place."""
     found = ((name, place, _text(cells, name, place).strip("*")) for name in ATTACKS for place in PLACES)
     return [f"{name} ({place}): {text}" for name, place, text in found if text.startswith(OPEN)]
 

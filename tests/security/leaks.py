@@ -1,4 +1,4 @@
-"""Searches texts that anybody may read for Secrets and for what is derived from them."""
+"""Search for Secrets and derived tokens in texts that should not contain them."""
 
 import base64
 import json
@@ -9,23 +9,23 @@ from dgym.wire.assignments import make_agent_pod_key, make_assign_token, make_po
 from dgym.wire.http import Role, make_token
 
 SHORTEST = 8
-"""Bytes of a value below which it would be found by chance."""
+"""Lowest length in bytes of a searched value. Shorter values would be found by chance."""
 HELM = "helm.sh/release.v1"
 KEY = ("dgym-key", "key")
 PUBLIC = ("-sha256", "url")
-"""Ends of the names of fields that hold digests of tokens, or the address that a token is for."""
+"""Suffixes of field names that have public values: digests of tokens, and the address for a token."""
 _CHUNK = 1 << 18
 
 
 class Secrets:
-    """What must not be found anywhere, by the place where it belongs: ``namespace/secret field``."""
+    """Secret values that other texts must not contain. Each has a name, such as ``namespace/secret field``."""
 
     def __init__(self) -> None:
         self._forms: dict[bytes, dict[bytes, str]] = {}
         self._keys: set[bytes] = set()
 
     def add(self, secret: Mapping[str, Any]) -> None:
-        """Take in every field of a Secret but the public ones."""
+        """Add every field of a Secret except public fields."""
         if secret.get("type") == HELM:
             return
         metadata = secret["metadata"]
@@ -37,7 +37,7 @@ class Secrets:
                 self.add_value(value, f"{metadata['namespace']}/{metadata['name']} {field}")
 
     def add_value(self, value: bytes, name: str) -> None:
-        """Take in one value, as it is and as it might be written."""
+        """Add a value in all of its encoded forms."""
         for form in forms(value.strip()):
             if len(form) >= SHORTEST:
                 self._forms.setdefault(form[:SHORTEST], {}).setdefault(form, name)
@@ -47,14 +47,14 @@ class Secrets:
         self.add_value(make_results_token(key).encode(), f"{namespace}: the token results of agents")
 
     def add_attempt(self, episode_uid: str, attempt: int) -> None:
-        """Take in the tokens of an attempt, under every key."""
+        """Add the tokens of an attempt, for every key."""
         for key in self._keys:
             for role in Role:
                 token = make_token(key, episode_uid=episode_uid, attempt=attempt, role=role)
                 self.add_value(token.encode(), f"the token {role.value} of attempt {attempt} of {episode_uid}")
 
     def add_agent(self, pod_uid: str, hours: Iterable[int], *, pool: str = "") -> None:
-        """Take in the key of an agent pod and the operator's tokens for it in these hours since 1970."""
+        """Add the key of an agent pod and the operator's tokens for it. ``hours`` are counted since 1970."""
         for key in self._keys:
             agent_pod_key = make_agent_pod_key(make_pool_key(key, pool), pod_uid)
             self.add_value(agent_pod_key.encode(), f"the key of agent {pod_uid}")
@@ -62,12 +62,12 @@ class Secrets:
                 self.add_value(make_assign_token(agent_pod_key, hour).encode(), f"the token assign of agent {pod_uid}")
 
     def __len__(self) -> int:
-        """How many forms are searched for."""
+        """Number of forms that are searched for."""
         return sum(map(len, self._forms.values()))
 
     def found_in(self, data: bytes) -> set[str]:
-        """The names of those that the data hold; never the values."""
-        # Thousands of forms in megabytes: their beginnings are looked up among all runs of bytes as long as these.
+        """The names of the secret values in the data. The values themselves are not returned."""
+        # For speed, first find the prefixes of the forms among all byte strings of that length in the data.
         begun: set[bytes] = set()
         for start in range(0, len(data), _CHUNK):
             chunk = data[start : start + _CHUNK + SHORTEST - 1]
@@ -76,20 +76,20 @@ class Secrets:
 
 
 def forms(value: bytes) -> Iterator[bytes]:
-    """The value as text, in hexadecimal digits, as a JSON string, and in base64 at any place of a longer text."""
+    """The value as it is, in hexadecimal digits, as a JSON string, and in base64 at any offset of a longer text."""
     yield value
     yield value.hex().encode()
     yield json.dumps(value.decode("utf-8", "replace"))[1:-1].encode()
     for before in range(3):
         encoded = base64.b64encode(bytes(before) + value)
-        # The first and the last group hold bits of the neighbours.
+        # The first and the last group contain bits of the surrounding bytes.
         inner = encoded[4 if before else 0 : len(encoded) - (4 if (before + len(value)) % 3 else 0)]
         yield inner
         yield inner.replace(b"+", b"-").replace(b"/", b"_")
 
 
 def documents(text: str) -> Iterator[dict[str, Any]]:
-    """The objects of ``kubectl get --watch --output json``: one JSON document after the other, the last perhaps cut."""
+    """The objects in the output of ``kubectl get --watch --output json``. The last JSON document may be cut off."""
     decoder, place = json.JSONDecoder(), 0
     while (place := _skip_space(text, place)) < len(text):
         try:
@@ -112,9 +112,9 @@ def name_of(document: Mapping[str, Any]) -> str:
 
 
 def leaks(secrets: Secrets, objects: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Where objects hold any of them, one line for each place and name.
+    """The objects that contain secret values, as lines with the object and the value's name.
 
-    Of one object there are many versions that differ little: each string in them is searched once.
+    An object has many versions that differ little. So each line of its JSON is searched only once.
     """
     seen: set[str] = set()
     found = set()

@@ -1,4 +1,4 @@
-"""Outcomes of attacks, written by each process of pytest."""
+"""Recording of outcomes of attacks by each process of pytest, and reading of the records."""
 
 import json
 import os
@@ -16,9 +16,9 @@ PLACES = {"tests/e2e/cluster/": "pod", "tests/e2e/podman/": "container", "tests/
 
 
 class Recorder:
-    """A plugin of pytest: the outcome of each test that plays an attack, a line of JSON.
+    """Pytest plugin that writes the outcome of each test with an attack, as a line of JSON.
 
-    A test that has begun and whose process died before its end is ``unfinished``.
+    If the process dies during a test, the test's outcome is ``unfinished``.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -51,26 +51,26 @@ class Recorder:
 
 
 def attacks_of(item: pytest.Item) -> list[str]:
-    """The ids that the test's markers name."""
+    """The ids of attacks in the test's markers."""
     return [attack for mark in item.iter_markers("attack") for attack in mark.args]
 
 
 def register(config: pytest.Config) -> None:
-    """Record what this process runs, where the environment asks for it."""
+    """Register the recorder if ``DGYM_ATTACKS`` is set."""
     if directory := os.environ.get(DIRECTORY):
         config.pluginmanager.register(Recorder(Path(directory)), "dgym-attacks")
 
 
 def place_of(module: str) -> str:
-    """Where the tests of a module play attacks."""
+    """The place where the tests of a module run attacks."""
     return next((place for prefix, place in PLACES.items() if module.startswith(prefix)), "laptop")
 
 
 def read(directory: Path) -> list[dict[str, Any]]:
-    """The results of one or several runs: a row for each attack and module.
+    """The results of one or several runs, with a row for each attack and module.
 
-    ``tests`` are the ways in which it was tried, ``runs`` how often the least tried of them was; ``failed`` counts
-    those that failed or did not end in any run, ``skipped`` those that no run tried.
+    ``tests`` is the number of tests, ``runs`` the lowest number of passed runs of a test. ``failed`` is the number of
+    tests that failed or did not finish in any run, ``skipped`` the number of tests that were skipped in all runs.
     """
     outcomes: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for file in sorted(directory.glob("*.jsonl")):

@@ -1,4 +1,4 @@
-"""Rights that the chart grants, compared with what its accounts asked of the API server, by the audit log."""
+"""Comparison of the rights that the chart grants with the requests of its accounts in the API server's audit log."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 ACCOUNT = "system:serviceaccount:"
 COMPONENTS = {"operator": "operator", "agents": "agent", "cleanup": "cleanup", "test": "test"}
-"""The components of a release by the last word of their accounts' names."""
+"""The components of a release, by the suffix of their accounts' names."""
 ANYWHERE = ("test",)
-"""Components whose one role may be in either namespace."""
+"""Components whose single role may be in the release's namespace or in a served namespace."""
 BINDINGS = ("rolebindings", "clusterrolebindings")
 
 
 class Right(NamedTuple):
-    """One verb on one resource, of one name or of all; in the release's own namespace or in those it serves."""
+    """A verb on a resource, for a single name or all names, in the release's own or in served namespaces."""
 
     component: str
     own: bool
@@ -23,13 +23,13 @@ class Right(NamedTuple):
     name: str = ""
 
     def __str__(self) -> str:
-        """As the lists of exceptions and the messages have it."""
+        """The form in messages and in the list of exceptions."""
         where = "own" if self.own else "served"
         return " ".join(filter(None, (f"{self.component} ({where}):", self.verb, self.resource, self.name)))
 
 
 class Request(NamedTuple):
-    """What an account of a release asked for, and whether its rights sufficed."""
+    """A request of a release's account. ``sufficed`` is true if its rights allowed it."""
 
     account: str
     right: Right
@@ -37,12 +37,12 @@ class Request(NamedTuple):
     message: str = ""
 
     def __str__(self) -> str:
-        """As failures show it."""
+        """The form in messages of failures."""
         return f"{self.account}: {self.right}: {self.message}"
 
 
 def granted(objects: Iterable[dict[str, Any]], namespace: str) -> set[Right]:
-    """Every right of a rendered chart's roles, those for its users apart."""
+    """Every right in a rendered chart's roles, except roles for users."""
     found: set[Right] = set()
     for role in objects:
         if role["kind"] in ("Role", "ClusterRole"):
@@ -61,10 +61,10 @@ def _rights(component: str, own: bool, rule: dict[str, Any]) -> Iterator[Right]:
 
 
 def requests(lines: Iterable[str]) -> list[Request]:
-    """What accounts of releases asked for, by the lines of an audit log.
+    """The requests of releases' accounts in the lines of an audit log.
 
-    What was refused to an account whose bindings were deleted, or in a namespace that was, is passed over, and so are
-    requests that were not authenticated, as while an API server starts: they are no account's.
+    Denied requests are ignored if the account's bindings or the namespace were deleted. Requests without authentication
+    are ignored too. They occur while an API server starts.
     """
     found, revoked = [], _Revoked()
     for line in lines:
@@ -79,7 +79,7 @@ def requests(lines: Iterable[str]) -> list[Request]:
 
 @dataclass
 class _Revoked:
-    """Bindings and namespaces that were deleted so far."""
+    """Bindings and namespaces that have been deleted so far."""
 
     bindings: set[tuple[str, str]] = field(default_factory=set)
     namespaces: set[str] = field(default_factory=set)
@@ -121,31 +121,31 @@ def _requests(entry: dict[str, Any], about: dict[str, Any]) -> Iterator[Request]
         return
     kind = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
     own = component not in ANYWHERE and about.get("namespace") == namespace
-    # Names of objects that begin with the release's are compared as those of a release named dgym.
+    # In object names, replace the release's name by dgym, the release name of the rendered chart.
     about_name = about.get("name", "").replace(name.rpartition("-")[0], "dgym", 1)
     right = Right(component, own, entry["verb"], f"{about.get('apiGroup', '')}/{kind}", about_name)
     status = entry.get("responseStatus") or {}
     account = f"{namespace}:{name}"
     yield Request(account, right, not _is_denied(entry), status.get("message", ""))
     if (right.verb, status.get("code")) == ("patch", 201):
-        # An apply that creates needs the right to create, too, and is logged as a patch.
+        # An apply that creates an object also needs the right to create. It is logged as a patch.
         yield Request(account, right._replace(verb="create"), sufficed=True)
 
 
 def _is_denied(entry: dict[str, Any]) -> bool:
-    """Whether rights were missing: an admission policy, or a namespace that ends, refuses with 403 as well."""
+    """True if rights were missing. Status 403 does not suffice: admission and terminating namespaces also return it."""
     if (entry.get("annotations") or {}).get("authorization.k8s.io/decision") == "forbid":
         return True
     status = entry.get("responseStatus") or {}
-    # What a patch would create is authorized after the patch was.
+    # If a patch creates an object, the creation is authorized after the patch.
     return status.get("code") == 403 and "cannot create resource" in status.get("message", "")
 
 
 def denied(asked: Sequence[Request]) -> list[str]:
-    """What rights were missing for.
+    """The requests that were denied because of missing rights.
 
-    An API server that starts denies everything until it has read the roles. So what the same account was allowed
-    before and after was not missing.
+    A starting API server denies all requests until it has read the roles. So a denied request is ignored if the same
+    request of the account was allowed before and after.
     """
     before = _allowed(asked)
     after = _allowed(reversed(asked))
@@ -155,7 +155,7 @@ def denied(asked: Sequence[Request]) -> list[str]:
 
 
 def _allowed(asked: Iterable[Request]) -> list[bool]:
-    """For each request, whether one like it came before it and was allowed."""
+    """For each request, true if a similar earlier request was allowed."""
     seen: set[tuple[str, Right]] = set()
     found = []
     for request in asked:
@@ -167,7 +167,7 @@ def _allowed(asked: Iterable[Request]) -> list[bool]:
 
 
 def unused(rights: Iterable[Right], asked: Iterable[Request]) -> set[Right]:
-    """The rights that no request needed. A right without a name is one for every name."""
+    """The rights that no request used. A right without a name applies to every name."""
     seen = {request.right for request in asked if request.sufficed}
     unnamed = {right._replace(name="") for right in seen}
     return {right for right in rights if right not in (seen if right.name else unnamed)}

@@ -1,6 +1,6 @@
-"""Play schedules in all processors, or in as many as DGYM_SIMULATION_PROCESSES says, and shrink the first that fails.
+"""Play schedules on all processors, or on as many as DGYM_SIMULATION_PROCESSES sets, and shrink the first that fails.
 
-With fixes of the operator reverted, one at a time, each must be found.
+With --mutations, fixes of the operator are reverted separately, and the schedules must detect each.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def _failures(first, last):
 
 
 def main(count, first):
-    """Exit status 1 if a schedule failed."""
+    """Play the schedules of ``count`` seeds. Return exit status 1 if a schedule failed."""
     started = shown = time.monotonic()
     failures, played = [], 0
     with _pool() as pool:
@@ -63,7 +63,10 @@ def main(count, first):
 
 
 def _first_failure(mutation, first, last):
-    """The first schedule that fails under the mutation, and how; None: all pass."""
+    """Return the seed of the first schedule that fails under the mutation, and the violation.
+
+    Return None if all pass.
+    """
     with MUTATIONS[mutation]():
         logging.disable(logging.CRITICAL)
         played = ((seed, play(schedule)) for seed in range(first, last) for schedule in schedules(seed))
@@ -71,7 +74,7 @@ def _first_failure(mutation, first, last):
 
 
 def find(mutation, count, first):
-    """The first of ``count`` seeds with a schedule that a mutation fails, and how; None: it is not found."""
+    """Return the first of ``count`` seeds whose schedule detects the mutation, and the violation, or None."""
     with _pool() as pool:
         chunks = [
             pool.submit(_first_failure, mutation, begin, min(begin + _MUTATED_CHUNK, first + count))
@@ -84,7 +87,7 @@ def find(mutation, count, first):
 
 
 def prove(count, first):
-    """Exit status 1 if a mutation is not found."""
+    """Play schedules with each mutation. Return exit status 1 if a mutation is not detected."""
     results = {}
     for mutation in MUTATIONS:
         results[mutation] = find(mutation, count, first)

@@ -1,6 +1,6 @@
-"""Models of agents, and of the external driver of an episode without agent.
+"""Models of agent pods and of external drivers.
 
-An agent stores a verdict before it releases the pod, and forgets everything when its process ends.
+An agent pod stores an outcome before it releases the sandbox pod. It loses its memory when its process ends.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ MODEL = "model"
 AWAY = "the model is away"
 STEPS = 4
 GIVE_UP_SECONDS = 120.0
-"""For so long an agent tries to reach a sidecar."""
+"""An agent pod stops trying to reach a sidecar after this time."""
 _RECORDED = tuple(
     TimedStep(
         seq=seq, call=ToolCall(tool="bash") if seq else None, observation=Observation(text="done"), elapsed_seconds=0.0
@@ -35,11 +35,11 @@ _STORING = (AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE)
 
 
 class Gone(Exception):
-    """No answer from a sidecar."""
+    """A sidecar does not answer."""
 
 
 async def reach(world, url, ask, *, reachable=lambda: True, ended=False):
-    """Call the sidecar until it answers; with ``ended``, a sidecar that is gone is as good as an answer."""
+    """Call the sidecar until it answers. With ``ended``, return None if it does not answer."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + GIVE_UP_SECONDS
     while True:
@@ -55,14 +55,14 @@ async def reach(world, url, ask, *, reachable=lambda: True, ended=False):
 
 
 class AgentPod:
-    """One agent: a process that runs what it is assigned, in a pod of its own."""
+    """An agent pod. Its process runs the assigned episodes."""
 
     def __init__(self, world, name, slots):
         self.world = world
         self.name = name
         self.slots = slots
         self.cut_until = 0.0
-        """Until then neither the operator nor sidecars reach it; the store does."""
+        """Until this time the operator and the sidecars cannot be reached. The results store can."""
         self.longest_cut = 0.0
         self.without_store_until = 0.0
         self.incarnation = 0
@@ -74,7 +74,7 @@ class AgentPod:
         self._tasks = {}
         self._storing = {}
         self._running = {}
-        """When the deadlines of its episodes began to run, as far as it has seen."""
+        """Time at which the deadline of each episode began to run, by UID of the episode."""
         pod = world.api.create(
             "pods", NAMESPACE, {"metadata": {"name": name, "labels": dict(reports.AGENT_LABELS)}, "spec": {}}
         )
@@ -84,7 +84,7 @@ class AgentPod:
         world.api.patch("pods", NAMESPACE, name, {"status": status}, status=True)
 
     def cut(self, seconds):
-        """Cut it off for so long."""
+        """Cut the agent pod off for this time."""
         self.longest_cut = max(self.longest_cut, seconds)
         self.cut_until = asyncio.get_running_loop().time() + seconds
 
@@ -95,21 +95,21 @@ class AgentPod:
 
     @property
     def idle(self):
-        """Whether nothing runs."""
+        """True if no assignment runs."""
         return not self._storing and all(state.state in _OVER for state in self._states.values())
 
     def is_storing(self, uid, attempt):
-        """Whether it has the attempt's verdict, and the store has not."""
+        """Return True if the agent pod has the attempt's outcome and the results store does not have it yet."""
         state = self._states.get(uid)
         return state is not None and state.attempt == attempt and state.state in _STORING
 
     def has_failed(self, uid):
-        """Whether it reports that it cannot go on with the episode."""
+        """Return True if the agent pod reports that it cannot continue the episode."""
         return uid in self._states and self._states[uid].state is AssignmentState.FAILED
 
     @property
     def storing_pod(self):
-        """The pod of an episode whose verdict it is about to store; None: there is none."""
+        """Sandbox pod of an episode whose outcome will be stored next, or None."""
         return next(
             (
                 each.pod_name
@@ -120,7 +120,7 @@ class AgentPod:
         )
 
     def restart(self):
-        """The process dies and starts again, without memory."""
+        """End the process and start it again without memory."""
         for task in (*self._tasks.values(), *self._storing.values()):
             task.cancel()
         for memory in (self._assignments, self._tasks, self._storing, self._running):
@@ -129,21 +129,24 @@ class AgentPod:
         self._breakers = Breakers(asyncio.get_running_loop().time, self.world.random.random)
 
     def delete(self):
-        """The pod is deleted; its process dies."""
+        """Delete the pod and end its process."""
         if self.alive:
             self.alive = False
             self.restart()
             self.world.api.delete("pods", NAMESPACE, self.name, grace=False)
 
     def report(self):
-        """``GET /v1/assignments``."""
+        """Return the response of ``GET /v1/assignments``."""
         return self._assignments.report(
             self.slots, incarnation=str(self.incarnation), draining=self.draining, outages=self._breakers.report(),
             store_problem="" if self._store_answers else "away",
         )  # fmt: skip
 
     def assign(self, assignment):
-        """``PUT``: a higher term supersedes the present one. Returns whether it is accepted."""
+        """Handle ``PUT``. A newer assignment supersedes the present assignment.
+
+        Return True if the assignment is accepted.
+        """
         uid, known = assignment.episode_uid, self._held.get(assignment.episode_uid)
         if not self._assignments.is_newer(assignment):
             return (known.attempt, known.epoch) == (assignment.attempt, assignment.epoch)
@@ -162,7 +165,7 @@ class AgentPod:
         return True
 
     def withdraw(self, uid):
-        """``DELETE``: a result that is being stored is stored all the same."""
+        """Handle ``DELETE``. A result that is being stored is still stored."""
         assignment, task = self._held.get(uid), self._tasks.pop(uid, None)
         if task is not None and assignment is not None and self.is_storing(uid, assignment.attempt):
             self._storing[uid] = task
@@ -266,7 +269,7 @@ class AgentPod:
         self._breakers.answered(MODEL)
 
     async def _past(self, assignment):
-        """How many steps are replayed or left out."""
+        """Return the number of steps to replay or to leave out."""
         if not assignment.replay_attempt:
             return 0
         await self._reach_store()
@@ -318,7 +321,7 @@ class AgentPod:
 
 
 class Driver:
-    """The external driver of an episode without agent: it finds the Secret, drives the sidecar, and may crash."""
+    """The external driver of an episode without an agent. It reads the Secret and drives the sidecar. It may crash."""
 
     def __init__(self, world, name):
         self.crashed = False

@@ -1,8 +1,8 @@
-"""A model of the API server: objects with versions, watches that lag, faults of the network before and after a write.
+"""A model of the API server: versioned objects, delayed watches, and network faults before and after a write.
 
-It knows no schemas, and of admission only quotas. What the operator relies on is here: optimistic concurrency,
-generations, UIDs, preconditions, deletion with a grace period, owners' deletion, watches from a version on, and 410 for
-one too old.
+The model has no schemas. Its only admission check is the quota. It implements the features that the operator relies on:
+optimistic concurrency, generations, UIDs, preconditions, deletion with a grace period, garbage collection by owner,
+watches from a version, and status 410 for a version that is too old.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ _REASONS = {
     503: "ServiceUnavailable",
 }
 _MUTABLE = ("labels", "annotations", "ownerReferences")
-"""What a patch changes of the metadata."""
+"""Metadata fields that a patch can change."""
 _GRACEFUL = "pods"
 _GRACE_SECONDS = 5
 _PASSING = {"GET": (410, 429, 503), "PATCH": (409, 429, 500, 503), "DELETE": (409, 429, 500, 503)}
-"""Errors that a server may answer whatever the request is, by its method."""
+"""Errors that the server may return for any request, by method."""
 
 
 class Refusal(Exception):
-    """An answer with an error."""
+    """An error response."""
 
     def __init__(self, code, message="", reason=""):
         super().__init__(message)
@@ -48,22 +48,25 @@ class Refusal(Exception):
 
 
 class ApiServer:
-    """The objects, and everybody who watches them.
+    """The objects and their watches.
 
     Args:
-        random: For latencies and faults.
-        faults: Share of requests that fail, in every way a request can; 0: none.
+        random: Source of latencies and faults.
+        faults: Share of requests that fail, in any of the possible ways. 0 disables faults.
     """
 
     def __init__(self, random, *, faults=0.0):
         self.faults = faults
         self.away_until = 0.0
         self.lags_until = 0.0
-        """Until then watches are 10 s behind: those of ``lagging``, or all."""
+        """Until this time watches are 10 s late.
+
+        If ``lagging`` is empty, all watches are late, else those of its kinds.
+        """
         self.lagging = ()
         self.writes = 0
         self.refused = 0
-        """Pods that a quota has refused."""
+        """Number of pods that a quota has refused."""
         self._random = random
         self._clock = VirtualClock()
         self._objects = {}
@@ -73,20 +76,20 @@ class ApiServer:
         self._uids = 0
         self._changed = defaultdict(asyncio.Event)
         self.observers = []
-        """Called with event type and object right after each write, as a kubelet beside the server."""
+        """Called with the event type and the object immediately after each write, without network delay."""
         self.late = []
-        """Requests that the network keeps."""
+        """Tasks that deliver delayed requests."""
         self.request_observers = []
-        """Called with the transport and the request before it is sent."""
+        """Called with the transport and the request before the request is sent."""
 
-    # Access of the models, without network
+    # Direct access for the other models, without a network
 
     def items(self, plural):
-        """All objects of a kind."""
+        """Return all objects of a kind."""
         return [item for (kind, *_), item in self._objects.items() if kind == plural]
 
     def get(self, plural, namespace, name):
-        """The object, or None."""
+        """Return the object, or None."""
         return self._objects.get((plural, namespace, name))
 
     def create(self, plural, namespace, body):
@@ -111,12 +114,12 @@ class ApiServer:
         owners = {each["uid"] for each in metadata.get("ownerReferences", ())}
         present = {each["metadata"]["uid"] for each in self._objects.values()} if plural == "pods" else owners
         if owners and owners.isdisjoint(present):
-            # The garbage collector deletes a pod that is created after the end of its owner.
+            # The garbage collector deletes a pod that is created after its owner was deleted.
             self.delete(plural, namespace, name)
         return made
 
     def _admit(self, namespace):
-        """Count one more sandbox as used in each quota of the namespace, or refuse it."""
+        """Count one more sandbox in each quota of the namespace. Raise ``Refusal`` if a quota is exhausted."""
         for quota in self.items("resourcequotas"):
             name, status = quota["metadata"]["name"], quota["status"]
             used, hard = int(status["used"]["pods"]), status["hard"]["pods"]
@@ -128,7 +131,7 @@ class ApiServer:
             self.patch("resourcequotas", namespace, name, change, status=True)
 
     def patch(self, plural, namespace, name, body, *, status):
-        """Merge ``body`` into the object, or into its status alone."""
+        """Merge ``body`` into the object, or only into its status."""
         item = self._existing(plural, namespace, name)
         expected = body.get("metadata", {}).get("resourceVersion")
         if expected and expected != item["metadata"]["resourceVersion"]:
@@ -147,11 +150,11 @@ class ApiServer:
         return self._store("MODIFIED", plural, result, generation=generation)
 
     def delete(self, plural, namespace, name, *, uid=None, grace=True):
-        """Delete the object; a pod keeps it until its kubelet has ended it. Returns what is left."""
+        """Delete the object and return None. A running pod stays until its kubelet has ended it, and is returned."""
         item = self._existing(plural, namespace, name)
         if uid and uid != item["metadata"]["uid"]:
             raise Refusal(409, f"the UID of {name} is another")
-        # A pod that is over has nobody to wait for.
+        # The deletion of a pod that has ended does not wait for a kubelet.
         over = item.get("status", {}).get("phase") in ("Succeeded", "Failed")
         if plural == _GRACEFUL and grace and not over:
             if "deletionTimestamp" in item["metadata"]:
@@ -166,7 +169,7 @@ class ApiServer:
         return None
 
     def compact(self):
-        """Forget all past events: watches from an old version get 410."""
+        """Remove all past events. Watches from an older version then fail with 410."""
         self._oldest = self._version
         self._logs.clear()
 
@@ -193,7 +196,7 @@ class ApiServer:
         return item
 
     def _store(self, kind, plural, item, **metadata):
-        """Store the object under a new version. Objects are never changed in place: readers may keep them."""
+        """Store the object under a new version. Objects are never changed in place, because readers may keep them."""
         self._version += 1
         self.writes += 1
         item = {**item, "metadata": {**item["metadata"], **metadata, "resourceVersion": str(self._version)}}
@@ -205,10 +208,10 @@ class ApiServer:
             observe(kind, plural, item)
         return item
 
-    # Requests, over a network
+    # Requests through the network
 
     async def answer(self, request):
-        """The answer to one request: after a while, or never, before or after its effect."""
+        """Answer one request after a delay. With faults the request or the response may be lost."""
         await asyncio.sleep(self._random.expovariate(1 / 0.02))
         fault = self._random.random()
         if self._clock.monotonic() < self.away_until:
@@ -263,7 +266,7 @@ class ApiServer:
         return {"metadata": {"resourceVersion": str(self._version)}, "items": found}
 
     async def events(self, request):
-        """The lines of a watch: each event some time after its write, and bookmarks."""
+        """Yield the events of a watch and bookmarks. Each event is delayed."""
         namespace, plural, _, _ = parse_path(request.path)
         seen = int(request.parameters["resourceVersion"])
         ends = self._clock.monotonic() + float(request.parameters["timeoutSeconds"])
@@ -293,33 +296,36 @@ class ApiServer:
 
 
 class ReplicaTransport(Transport):
-    """One replica's connection to the API server, which a partition cuts. Each process has a subclass of its own."""
+    """The connection of one replica to the API server. A partition cuts it. Each process has its own subclass."""
 
     server = None
     replica = ""
     cut_until = 0.0
     frozen_until = 0.0
-    """Until then the process is stopped: answers wait, and so do its timers."""
+    """Until this time the process is stopped. Responses and timers wait."""
     fuse = None
-    """How many more times the process may wait for something before ``blow`` is called; None: for ever."""
+    """Number of further waits of the process until ``blow`` is called. None disables the fuse."""
     blow = None
     writes_until_frozen = None
     frozen_seconds = 0.0
-    """For so long the process is stopped before it sends that many writes; None: never."""
+    """Duration of the stop. It begins ``writes_until_frozen`` writes from now, or never if that is None."""
     writes_until_late = None
     late_seconds = 0.0
-    """That many writes from now, one arrives so late that its sender has given up; None: never."""
+    """Delay of one write, ``writes_until_late`` writes from now, or of no write if that is None.
+
+    The sender times out earlier.
+    """
     slow_until = 0.0
-    """Until then requests arrive 25 s late: a leader's writes may follow the end of its Lease."""
+    """Until this time requests arrive 25 s late. A leader's writes may then arrive after its Lease has expired."""
 
     async def open(self):
-        """Nothing to open."""
+        """Do nothing."""
 
     async def close(self):
-        """Nothing to close."""
+        """Do nothing."""
 
     async def call(self, *args, **options):
-        # Before any delay and repetition, as after the check of leadership.
+        # The observers run before any delay and retry, at the same moment as the operator's leadership check.
         if asyncio.get_running_loop().time() >= self.frozen_until:
             for observe in self.server.request_observers:
                 observe(type(self), args[2])
@@ -357,7 +363,7 @@ class ReplicaTransport(Transport):
 
     @classmethod
     def _is_late(cls):
-        """Count a write; whether it arrives late. The process may be stopped before it."""
+        """Count a write and return whether it arrives late. The process may be stopped before the write."""
         if cls.writes_until_frozen is not None:
             cls.writes_until_frozen -= 1
             if not cls.writes_until_frozen:
@@ -377,7 +383,7 @@ class ReplicaTransport(Transport):
 
     @classmethod
     async def thaw(cls):
-        """Wait until the process runs; every wait of a process ends here."""
+        """Wait until the process runs. Every wait of a process ends with this call."""
         if cls.fuse is not None:
             cls.fuse -= 1
             if not cls.fuse:
@@ -393,33 +399,33 @@ class ReplicaTransport(Transport):
 
 
 def is_sandbox(pod):
-    """Whether the pod has the label of sandboxes."""
+    """Return True if the pod has the label of sandboxes."""
     return pod["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "sandbox"
 
 
 def is_running(pod):
-    """Whether the quota of its namespace counts the pod."""
+    """Return True if the quota of the namespace counts the pod."""
     return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 
 
 def is_finished(item):
-    """Whether the condition Finished of the object is true."""
+    """Return True if the object's condition Finished is true."""
     conditions = item.get("status", {}).get("conditions", [])
     return any(each["type"] == "Finished" and each["status"] == "True" for each in conditions)
 
 
 def is_observed(item):
-    """Whether the status of the object follows its spec."""
+    """Return True if the status of the object follows its spec."""
     return not 0 < item.get("status", {}).get("observedGeneration", 0) < item["metadata"]["generation"]
 
 
 def without_generation(status):
-    """The status without the field that every change of the spec changes."""
+    """Return the status without ``observedGeneration``, which every change of the spec changes."""
     return {name: value for name, value in status.items() if name != "observedGeneration"}
 
 
 def parse_path(path):
-    """Namespace, plural, name and subresource of a path."""
+    """Return the namespace, plural, name and subresource of a path."""
     parts = [unquote(part) for part in path.strip("/").split("/")]
     parts = parts[2:] if parts[0] == "api" else parts[3:]
     namespace = None

@@ -1,4 +1,4 @@
-"""What must hold of the status of an Episode and of its pods, and of the requests that the operator sends."""
+"""Invariants of the status and the pods of an Episode, and of the requests that the operator sends."""
 
 from collections import Counter, defaultdict
 
@@ -12,9 +12,12 @@ from tests.simulation.sidecar import NAMESPACE
 
 _REASONS = {"", *ProgressReason, *TREATMENTS}
 _STAGES = {"attempt", "assignment", "completionTime", "ending"}
-"""A write of the status that changes none of these fields shows progress."""
+"""The operator's write of the status is a progress report if it changes none of these fields."""
 _COST = {"POST pods": 1, "PATCH episodes": 2, "DELETE pods": 1}
-"""Requests of an episode without faults, without those that show progress: the assignment and the end are written."""
+"""Expected requests of an episode in a run without faults, without progress reports.
+
+The status is patched twice, for the assignment and at the end.
+"""
 
 
 class AttemptInvariants:
@@ -24,18 +27,18 @@ class AttemptInvariants:
         self._api = api
         self._world = world
         self._schedule = schedule
-        # A claim that was not answered may have succeeded. The Episode then has two pods until one is deleted.
+        # A claim without an answer may have succeeded. The Episode then has two pods until one is deleted.
         self._has_one_pod = not schedule.idle
         self._before = {}
         """The last status of each Episode, by UID."""
         self._requests = defaultdict(Counter)
         """Requests by UID of the Episode."""
         self.is_over = False
-        """Whether the operator has nothing to do any more."""
+        """True when the operator has no work left."""
         self.observed = []
 
     def observe(self, kind, plural, item):
-        """What must hold at every write."""
+        """Check the invariants of every write."""
         if plural == "episodes" and kind != "DELETED":
             self._observe_status(item)
         elif plural == "pods" and kind != "DELETED" and item["spec"] and self._has_one_pod:
@@ -60,7 +63,7 @@ class AttemptInvariants:
             self._observe_loss(metadata, before)
 
     def _observe_loss(self, metadata, before):
-        """An attempt is given up if its pod, its node or its agent pod has failed."""
+        """Check that the operator abandons an attempt only if its pod, its node or its agent pod has failed."""
         pod, sidecar = self._api.get("pods", NAMESPACE, before["podName"]), self._world.sidecar_of(before["podName"])
         runs = pod is not None and "deletionTimestamp" not in pod["metadata"] and is_running(pod)
         runs = runs and sidecar is not None and sidecar.reachable and "running" in sidecar.sandbox
@@ -69,7 +72,7 @@ class AttemptInvariants:
             self.observed.append(f"attempt {before['attempt']} of {metadata['name']} is given up, and goes on")
 
     def _observe_pod(self, pod):
-        """An Episode has one pod at a time."""
+        """Check that an Episode has one pod at a time."""
         uid = _episode_of(pod)
         present = [each for each in self._api.items("pods") if uid and _episode_of(each) == uid and self._is_open(each)]
         if len(present) > 1:
@@ -81,11 +84,11 @@ class AttemptInvariants:
         return bool(pod["spec"]) and is_running(pod) and "deletionTimestamp" not in pod["metadata"] and not over
 
     def observe_request(self, _transport, request):
-        """What must hold when the operator begins to send a request."""
+        """Check the invariants of a request when the operator begins to send it."""
         _, plural, name, subresource = parse_path(request.path)
         if request.method == "GET" or plural in ("leases", "events"):
             return
-        # A SandboxPool may still count its pods.
+        # The status of a SandboxPool may still change, because it counts the pods.
         if self.is_over and plural != "sandboxpools":
             self.observed.append(f"{request.method} {plural} is sent when all is over")
         found = self._api.get(plural, NAMESPACE, name) if name is not None else None
@@ -111,7 +114,7 @@ class AttemptInvariants:
             self._requests[uid][f"{method} pods"] += 1
 
     def _observe_deletion(self, pod, body):
-        """The pod of an attempt that goes on is not deleted."""
+        """Check that the operator does not delete the pod of an attempt that continues."""
         uid = _episode_of(pod)
         status = self._before.get(uid)
         if status is None or body.get("preconditions", {}).get("uid") != pod["metadata"]["uid"]:
@@ -123,7 +126,7 @@ class AttemptInvariants:
             self.observed.append(f"the pod {pod['metadata']['name']} of an attempt that goes on is deleted")
 
     def violations(self):
-        """What must hold when all is over."""
+        """Yield the violations, including those of invariants that hold only at the end of a run."""
         yield from sorted(set(self.observed))
         if not self._schedule.is_calm or self._schedule.quota or self._schedule.idle:
             return
@@ -137,6 +140,6 @@ class AttemptInvariants:
 
 
 def _episode_of(pod):
-    """The UID of the Episode that owns the pod; None: it is idle."""
+    """Return the UID of the Episode that owns the pod, or None for an idle pod."""
     owners = pod["metadata"].get("ownerReferences", ())
     return next((each["uid"] for each in owners if each["kind"] == "Episode"), None)

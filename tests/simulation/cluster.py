@@ -1,4 +1,4 @@
-"""Models of what surrounds the operator: agents, their store, pods, and the network between them."""
+"""Models of the operator's environment: agent pods, their results store, sandbox pods and the network."""
 
 import asyncio
 import json
@@ -20,50 +20,50 @@ from tests.simulation.store import ResultsStore
 DRIVER_IDLE_SECONDS = 150
 POOL = "warm"
 DEADLINE_SECONDS = 60
-"""Of episodes that do not end by themselves."""
+"""Deadline of the ``endless`` and ``stuck`` episodes."""
 _TASK = {"entrypoint": "pytest", "source": {"files": [{"path": "a.py", "content": "x = 1\n"}]}}
 _SILENT_SECONDS = 20.0
-"""An agent that was cut off for less is not lost."""
+"""An agent pod that is cut off for a shorter time does not count as lost."""
 
 
 class World:
-    """Everything around the operator's replicas."""
+    """Everything outside the operator's replicas."""
 
     def __init__(self, api, random):
         self.api = api
         self.random = random
         self.store = ResultsStore()
         self.stored_first = asyncio.get_running_loop().create_future()
-        """The agent that stored the first result, and its assignment."""
+        """The agent pod that stored the first result, and its assignment."""
         self.model_away_until = 0.0
         self.refused_by_breakers = 0
-        """Assignments that failed because the model was known to be out."""
+        """Number of assignments that failed immediately because the circuit breaker of the model was open."""
         self.executed = Counter()
         self.poisoned = set()
-        """Steps under which a sandbox or sidecar died, by UID and attempt."""
+        """UID, attempt and number of each step during which a sandbox or sidecar died."""
         self.sandbox_died = {}
-        """When the sandbox of an attempt has died by itself, by UID and attempt."""
+        """Time at which the sandbox of an attempt ended by itself, by UID and attempt."""
         self.deadly = {}
-        """Steps that kill the sandbox, by UID."""
+        """Numbers of the steps that kill the sandbox, by UID."""
         self.endless = {}
-        """Episodes with a step that does not end, by UID; whether their sidecars forget the deadline."""
+        """UIDs of Episodes with a step that does not end. The value is True if the sidecar ignores the deadline."""
         self.unsolved = set()
-        """UIDs of Episodes whose tests fail in the end."""
+        """UIDs of Episodes whose tests fail at the end."""
         self.broken = set()
-        """UIDs of Episodes whose sandbox cannot be set up."""
+        """UIDs of Episodes whose setup fails."""
         self.clocks = {}
-        """How long the deadline has run in each attempt whose sidecar has ended, by UID and attempt."""
+        """Seconds that the deadline clock ran in each attempt whose sidecar has ended, by UID and attempt."""
         self.cancelled = set()
         self.drivers = {}
-        """External drivers, by UID of their episode."""
+        """External drivers, by the UID of their Episode."""
         self.shown = set()
-        """Attempts whose verdict stood in the status of a pod, by UID."""
+        """UID and attempt of each outcome that the status of a pod has shown."""
         self.strangers = []
-        """UIDs of pods that a tenant has made in the place of an episode's."""
+        """UIDs of pods that a tenant created under the name of an Episode's pod."""
         self.problems = []
-        """What models have observed that must not be."""
+        """Violations that the models have observed."""
         self.verdicts = defaultdict(list)
-        """Attempts and reasons that sidecars have signed, by UID of the episode."""
+        """Attempts and reasons that sidecars have signed, by the UID of the Episode."""
         self.peers = {}
         self.agents = []
         self._agents_by_epoch = {}
@@ -73,15 +73,15 @@ class World:
         self.kubelet = Kubelet(self)
 
     def open(self, group):
-        """Run the models' tasks in this group."""
+        """Run the tasks of the models in this group."""
         self._group = group
 
     def spawn(self, coroutine):
-        """Run a model's task."""
+        """Run a task of a model."""
         return self._group.create_task(coroutine)
 
     def listen(self, peer):
-        """The address of a new pod."""
+        """Assign an address to a new pod and return it."""
         self._addresses += 1
         address = f"10.0.{self._addresses // 250}.{self._addresses % 250 + 1}"
         port = 8080 if isinstance(peer, Sidecar) else 8081
@@ -89,18 +89,18 @@ class World:
         return address
 
     def sidecar_of(self, pod):
-        """The sidecar of the pod, if it runs; of several pods with the name that of the last."""
+        """Return the sidecar of the pod, or None. If several pods had the name, return the sidecar of the last pod."""
         return next(
             (each for each in reversed(self.peers.values()) if isinstance(each, Sidecar) and each.pod == pod), None
         )
 
     def is_strangers(self, pod):
-        """Whether a tenant has made the pod that has this name now."""
+        """Return True if a tenant created the pod that has this name now."""
         found = self.api.get("pods", NAMESPACE, pod)
         return found is not None and found["metadata"]["uid"] in self.strangers
 
     def record_assignment(self, assignment, agent):
-        """Record which agent got this epoch of the episode."""
+        """Record which agent pod received this epoch of the episode."""
         sidecar = self.sidecar_of(assignment.pod_name)
         if sidecar is not None and sidecar.attempt != assignment.attempt:
             self.problems.append(f"an agent was given the pod {assignment.pod_name} of attempt {sidecar.attempt}")
@@ -111,12 +111,12 @@ class World:
             self.problems.append(f"epoch {assignment.epoch} of {assignment.episode} was used twice")
 
     def stored(self, agent, assignment):
-        """Record that the agent has stored a result."""
+        """Record that the agent pod has stored a result."""
         if not self.stored_first.done():
             self.stored_first.set_result((agent, assignment))
 
     def give_up(self, agent, key):
-        """The stored result, which an agent looks for; None: the attempt is given up."""
+        """Return the result that an agent pod looks for. If the store has none, abandon the attempt and return None."""
         found = self.store.give_up(key)
         self.problems += [
             f"{agent.name} gave up attempt {key[1]}, whose verdict {each.name}, which is not lost, was storing"
@@ -126,19 +126,19 @@ class World:
         return found
 
     def start_agent(self, slots):
-        """A new agent pod, as a Deployment makes one."""
+        """Create an agent pod, as a Deployment does."""
         self._agents_made += 1
         agent = AgentPod(self, f"agent-{self._agents_made}", slots)
         self.agents.append(agent)
         return agent
 
     def add_episode(self, name, kind, ttl=None):
-        """An Episode, as a user applies it: for an ``agent`` or a ``driver``.
+        """Create an Episode. ``kind`` is a key of ``KINDS_OF_EPISODES``.
 
-        Steps that are ``deadly`` kill their sandbox. One is ``endless``, and ``stuck`` where the sidecar does not end
-        it, either, when the deadline has passed.
+        A ``deadly`` episode has steps that kill the sandbox. An ``endless`` episode has a step that does not end. In a
+        ``stuck`` episode the sidecar also ignores the deadline.
         """
-        # Every other one has a task of its own.
+        # Episodes use an inline task and a task reference in turn.
         spec = {"driverIdleTimeoutSeconds": DRIVER_IDLE_SECONDS, "ttlSecondsAfterFinished": ttl} | (
             {"task": _TASK} if len(self.verdicts) % 2 else {"taskRef": {"name": "bug"}}
         )
@@ -159,9 +159,10 @@ class World:
             self.spawn(self.drivers[uid].run())
 
     def add_set(self, samples, arms=0, ttl=None):
-        """An EpisodeSet of so many episodes, two thirds of them at a time.
+        """Create an EpisodeSet. Its parallelism is two thirds of its episodes.
 
-        With ``arms`` there are so many episodes in each arm of each of two tasks, and they end in several ways.
+        ``samples`` is the number of episodes per task. With ``arms`` there are two tasks, each arm has ``samples``
+        episodes of each task, and the episodes have different outcomes.
         """
         self._add_task()
         spec = {
@@ -187,14 +188,17 @@ class World:
                 self.broken.add(item["metadata"]["uid"])
 
     def add_pool(self, idle):
-        """A SandboxPool for all episodes."""
+        """Create a SandboxPool for all episodes."""
         self._add_task()
         spec = {"taskRef": {"name": "bug"}, "minIdle": idle}
         body = {"apiVersion": "dgym.dev/v1alpha1", "kind": "SandboxPool", "metadata": {"name": POOL}, "spec": spec}
         self.api.create("sandboxpools", NAMESPACE, body)
 
     def add_quota(self, pods):
-        """A ResourceQuota for so many sandboxes; its controller counts them again some time after one has ended."""
+        """Create a ResourceQuota of ``pods`` sandboxes.
+
+        After each change of a sandbox the used number is updated with a delay.
+        """
         amount = {"pods": str(pods)}
         body = {"metadata": {"name": "sandboxes"}, "spec": {"hard": amount}, "status": {"hard": amount}}
         body["status"]["used"] = {"pods": "0"}
@@ -218,7 +222,7 @@ class World:
 
 
 class Caller(PodTransport):
-    """The operator's calls to agents and sidecars, over the simulated network."""
+    """The operator's calls to agent pods and sidecars through the simulated network."""
 
     def __init__(self, world, transport, deadline_seconds):
         self._world = world

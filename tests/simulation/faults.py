@@ -1,4 +1,4 @@
-"""The faults of schedules: what they hit, and what they do to it."""
+"""Faults of schedules: their targets and their effects."""
 
 import asyncio
 from typing import NamedTuple
@@ -48,10 +48,10 @@ KINDS = (
     "cluster: model away",
 )
 STRANGER = "episode: its next pod taken by a stranger"
-"""A tenant makes a pod with the name, the labels and the owner of the episode's next one, and deletes it later."""
+"""A tenant creates a pod with the name, the labels and the owner of the Episode's next pod, and deletes it later."""
 CANCELLED_SET = "set: cancelled"
 USERS = ("set: suspended", "set: scaled down", "set: retried", "set: without one of its episodes")
-"""What users do to an EpisodeSet."""
+"""Changes that users make to an EpisodeSet."""
 HARMLESS = (
     "leader",
     "replicas",
@@ -62,11 +62,11 @@ HARMLESS = (
     "cluster: model away",
     "policy",
 )
-"""Beginnings of kinds under which no attempt may be lost."""
+"""Prefixes of the faults that must not cause the loss of an attempt."""
 
 
 class Fault(NamedTuple):
-    """A fault and its moment; ``choice`` picks what it hits, ``seconds`` is how long it lasts."""
+    """A fault and its time. ``choice`` selects the target, and ``seconds`` is the duration."""
 
     at: float
     kind: str
@@ -75,12 +75,12 @@ class Fault(NamedTuple):
 
     @property
     def is_harmless(self):
-        """Whether every attempt must survive it."""
+        """True if every attempt must survive the fault."""
         return self.kind.startswith(HARMLESS)
 
 
 class Injector:
-    """Inflicts faults on the models and the replicas."""
+    """Applies faults to the models and the replicas."""
 
     def __init__(self, api, world, replicas, slots):
         self._api = api
@@ -89,7 +89,7 @@ class Injector:
         self._slots = slots
 
     async def inflict(self, fault):
-        """Wait for the moment of the fault, and for its end where it has one."""
+        """Wait until the fault's time, and apply it. If the fault has a duration, wait for its end."""
         await asyncio.sleep(fault.at)
         pods = [
             each["metadata"]["name"]
@@ -134,17 +134,23 @@ class Injector:
         leader.transport.blow, leader.transport.fuse = leader.kill, 1 + int(seconds)
 
     async def _leader_frozen_as_it_writes(self, leader, seconds):
-        """Between the check of its leadership and the write, for longer than its Lease lasts."""
+        """Freeze between the leadership check and the write, for longer than the Lease lasts."""
         leader.transport.writes_until_frozen = 1 + int(seconds) % 5
         leader.transport.frozen_seconds = 30.0 + 2.0 * seconds
 
     async def _leader_late_with_a_write(self, leader, seconds):
-        """A request that the network holds back: its sender gets no answer, and it arrives long after later ones."""
+        """Delay a request in the network.
+
+        Its sender gets no response, and the request arrives long after later requests.
+        """
         leader.transport.writes_until_late = 1 + int(seconds) % 5
         leader.transport.late_seconds = 10.0 + seconds
 
     async def _cluster_leader_and_pod_lost_after_an_assignment(self, _world, seconds):
-        """The watch of pods shows the loss, while that of Episodes lags."""
+        """Lose the leader and the pod after an assignment.
+
+        The watch of pods shows the loss, and the watch of Episodes lags.
+        """
         self._api.lagging, self._api.lags_until = ("episodes",), _after(40.0)
         before, deadline = self._assigned(), _after(seconds)
         while not (new := self._assigned() - before) and _after(0.0) < deadline:
@@ -154,7 +160,7 @@ class Injector:
             self._delete(pod)
 
     def _assigned(self):
-        """Episodes with an agent, their pods, and the agents' epochs."""
+        """Return the name, pod and epoch of each Episode that is assigned to an agent pod."""
         return {
             (each["metadata"]["name"], each["status"]["podName"], each["status"]["assignment"]["epoch"])
             for each in self._api.items("episodes")
@@ -174,13 +180,13 @@ class Injector:
         self._world.start_agent(self._slots)
 
     async def _agent_drained(self, agent, seconds):
-        """SIGTERM: what it has is finished within its grace period."""
+        """Send SIGTERM. The agent pod finishes its assignments within the grace period."""
         agent.draining = True
         self._world.start_agent(self._slots)
         deadline = _after(seconds)
         while not agent.idle and _after(0.0) < deadline:
             await asyncio.sleep(1.0)
-        # A finished assignment is in its report for a while, so that the operator reads it.
+        # The report contains a finished assignment for some time, so that the operator reads it.
         await asyncio.sleep(7.0)
         agent.delete()
 
@@ -249,7 +255,7 @@ class Injector:
         self._change_set(episode_set, spec={"parallelism": max(1, parallelism)})
 
     async def _set_retried(self, episode_set, seconds):
-        """All that failed run again, or those that failed for a reason."""
+        """Retry all failed episodes, or those with certain reasons."""
         reasons = ("", " SetupFailed", " SandboxLost,AgentPodLost", " Resolved")[int(seconds) % 4]
         self._change_set(episode_set, metadata={"annotations": {RETRY_KEY: f"{seconds:.3f}{reasons}"}})
 
@@ -279,7 +285,7 @@ class Injector:
         try:
             made = self._api.create("pods", NAMESPACE, body)
         except Refusal:
-            # The quota is used up.
+            # The quota is exhausted.
             return
         self._world.strangers.append(made["metadata"]["uid"])
         await asyncio.sleep(seconds)
@@ -290,7 +296,7 @@ class Injector:
         self._api.delete("networkpolicies", NAMESPACE, policy["metadata"]["name"])
 
     async def _policy_changed(self, policy, _seconds):
-        """A tenant opens the network."""
+        """Open the network, as a tenant could."""
         change = {"spec": {"egress": [{}]}}
         self._api.patch("networkpolicies", NAMESPACE, policy["metadata"]["name"], change, status=False)
 
@@ -325,13 +331,13 @@ class Injector:
         world.kubelet.lose_node(assignment.pod_name)
 
     async def _cluster_agent_and_pod_lost_as_it_stores(self, world, seconds):
-        """The agent is cut off from all but the store, which answers it late."""
+        """Cut the agent pod off from everything except the store, whose response is delayed."""
         agent, pod = await self._storing(world, 2.0 * seconds)
         agent.cut(240.0)
         world.kubelet.lose_node(pod)
 
     async def _cluster_agent_and_pod_deleted_as_it_stores(self, world, seconds):
-        """The pod's last message alone has the verdict."""
+        """Delete both. The outcome is then only in the pod's termination message."""
         agent, pod = await self._storing(world, seconds)
         agent.delete()
         self._delete(pod)
@@ -339,7 +345,7 @@ class Injector:
         world.start_agent(self._slots)
 
     async def _cluster_operators_and_pod_lost_as_an_agent_stores(self, world, seconds):
-        """The next leader reaches the agent that has the verdict after the others."""
+        """Kill the replicas. The next leader reaches the agent pod with the outcome later than the other agent pods."""
         agent, pod = await self._storing(world, 30.0 + seconds)
         world.sidecar_of(pod).kill()
         self._delete(pod)
@@ -350,7 +356,10 @@ class Injector:
 
     @staticmethod
     async def _storing(world, seconds):
-        """An agent that is about to store a verdict, and its pod; the store does not answer it for so long."""
+        """Find an agent pod that will store an outcome next. Block its store for this time.
+
+        Return it and the sandbox pod.
+        """
         while True:
             for agent in world.agents:
                 pod = agent.storing_pod

@@ -1,4 +1,4 @@
-"""What must hold in every run of the simulation: at every write, and when all faults are over."""
+"""Invariants of every run of the simulation: at every write, and when all faults are over."""
 
 from collections import Counter
 
@@ -16,10 +16,10 @@ from tests.simulation.virtual import VirtualClock
 
 LEASE = "dgym-operator"
 _READ_SECONDS = 5.0
-"""An Episode is read so long before its pod is created, at most."""
+"""Maximum time between the read of an Episode and the creation of its pod."""
 _SLOW_SECONDS = 40.0
 _UNLED = ("leases", "events")
-"""Writes that a replica may make without leading."""
+"""Writes that a replica may send without leading."""
 _LOCAL = (
     "pod: deleted",
     "pod: without its sidecar",
@@ -28,24 +28,30 @@ _LOCAL = (
     "pod: with a sidecar that hangs",
     "agent: restarted",
 )
-"""Faults after which each attempt leaves its clock."""
+"""Faults after which the clock of each attempt is still available."""
 _OF_SANDBOXES = ("pod: out of memory", "pod: without its sandbox")
 _NOTICED_SECONDS = 15.0
-"""A watch may lag for seconds, and a sidecar that does not know the cause yet is asked again."""
+"""Maximum delay of the report that a sandbox was lost.
+
+The watch may lag, and the operator may have to ask the sidecar twice.
+"""
 _RESTORED_SECONDS = 30.0
-"""A watch may lag for seconds; a server that is away, or a change of leaders, takes longer."""
+"""Maximum time until the NetworkPolicy is restored. The watch may lag.
+
+An absent server or a change of leaders takes longer.
+"""
 _BUSY = 0.75
-"""The share of a quota that is used while episodes wait: a watch may lag for seconds."""
+"""Minimum used share of a quota while episodes wait. The watch may lag for seconds."""
 _REFUSED = 1.2
-"""Pods that a quota may refuse for each that is made, beside those of the first workers."""
+"""Maximum number of refused pods per created pod. One more refusal per worker is allowed."""
 _IN_VAIN = 8
-"""Assignments that may be on their way when an agent notices that a model is out."""
+"""Maximum number of assignments that are in flight when an agent pod finds that a model is out."""
 _CUT_SECONDS = 1.0
-"""Seconds that are cut from the clock of an attempt."""
+"""Maximum loss of the clock of an attempt by rounding, in seconds."""
 
 
 class Invariants:
-    """Observes every write to the API server, and every request of the operator."""
+    """Checks every write to the API server and every request of the operator."""
 
     def __init__(self, api, world, schedule):
         self._api = api
@@ -71,7 +77,7 @@ class Invariants:
         api.request_observers += map(self._checked, checks)
 
     def _checked(self, observe):
-        """Record an exception of a check: the operator would take it for one of the server, and try again."""
+        """Record an exception of a check. Otherwise the operator would treat it as a server error and retry."""
 
         def check(*args):
             try:
@@ -82,7 +88,7 @@ class Invariants:
         return check
 
     def _observe(self, kind, plural, item):
-        """What must hold at every write."""
+        """Check the invariants of every write."""
         if plural == "leases" and item["metadata"]["name"] == LEASE:
             self._leaders.add(item["spec"].get("holderIdentity"))
         if self._schedule.quota and plural in ("episodes", "pods"):
@@ -112,7 +118,7 @@ class Invariants:
         ]
 
     def _observe_quota(self, kind, plural, item):
-        """How much of the quota is used, while there are more episodes than it has room for."""
+        """Measure the used share of the quota while there are more unfinished episodes than the quota allows."""
         now, (since, running, unfinished) = self._clock.monotonic(), self._quota
         if unfinished > self._schedule.quota:
             self._room_seconds += self._schedule.quota * (now - since)
@@ -122,7 +128,7 @@ class Invariants:
         self._quota = now, running, sum(not is_finished(episode) for episode in self._api.items("episodes"))
 
     def _quota_problems(self):
-        """Whether the quota was used, and not tried in vain."""
+        """Check that the quota was used and that few creations were refused."""
         if not self._schedule.quota or self._schedule.faults or self._schedule.lossy:
             return
         if self._busy_seconds < _BUSY * self._room_seconds:
@@ -131,19 +137,19 @@ class Invariants:
             yield f"the quota has refused {self._api.refused} pods, and {self._made} were made"
 
     def _outage_problems(self):
-        """Whether episodes were assigned to agents that had reported their model as out."""
+        """Check that episodes were not assigned to agent pods that had reported an outage of the model."""
         calm = not self._schedule.lossy and all(fault.kind == "cluster: model away" for fault in self._schedule.faults)
         if calm and self._world.refused_by_breakers > _IN_VAIN:
             yield f"{self._world.refused_by_breakers} assignments failed because the model was known to be out"
 
     def _observe_policy(self, kind, policy):
-        """Since when the namespace has no policy, or another."""
+        """Record when the namespace lost its policy or its policy was changed."""
         closed = kind != "DELETED" and not policy["spec"]["egress"]
         if closed or self._open_since is None:
             self._open_since = None if closed else self._clock.monotonic()
 
     def _observe_network(self, pod):
-        """A sandbox is made under its policy; it may have been deleted or changed a moment ago."""
+        """Check that a sandbox is created under its policy. A very recent change of the policy is allowed."""
         calm = not self._schedule.lossy and all(fault.kind.startswith("policy") for fault in self._schedule.faults)
         if self._open_since is None or not (calm or self._open_since == 0.0):
             return
@@ -151,13 +157,15 @@ class Invariants:
             self._observed.append(f"the pod {pod} is made without its NetworkPolicy")
 
     def _observe_active(self, episodes):
-        """Assigned episodes are bounded always, those with a sandbox where each creation of a pod is answered.
+        """Check the bound on active episodes.
 
-        A pod of an attempt that the status has closed is deleted next. What it takes until then, and while it ends, is
-        not counted: nobody could start another in the very moment of its end.
+        If every creation of a pod is answered, episodes with a pod count as active, too.
+
+        The operator deletes the pod of an attempt that the status has closed. This pod is not counted until it has
+        ended, because nobody could start another pod at the exact moment of its end.
         """
         most, quiet = self._schedule.max_active, not self._schedule.lossy and len(self._leaders) <= 1
-        # An answer is lost as well when server or leader is cut off.
+        # A response is also lost if the server or the leader is cut off.
         quiet = quiet and not any(
             fault.kind.startswith(("cluster: server", "leader")) for fault in self._schedule.faults
         )
@@ -167,7 +175,7 @@ class Invariants:
             (pod["metadata"]["ownerReferences"][0]["uid"], int(pod["metadata"]["labels"]["dgym.dev/attempt"]))
             for pod in self._api.items("pods")
             if quiet and _owner_kind(pod) == "Episode" and "deletionTimestamp" not in pod["metadata"]
-            if pod["spec"]  # A stranger's has none.
+            if pod["spec"]  # The pod of a stranger has no spec.
         }
         active = [
             episode["metadata"]["name"]
@@ -182,7 +190,7 @@ class Invariants:
             self._observed.append(f"{', '.join(active)} are active, of at most {most}")
 
     def _observe_owner(self, pod):
-        """A pod is of one attempt: that of a pool is claimed once."""
+        """Check that a pod belongs to one attempt. A pooled pod is claimed once."""
         owner = next(iter(pod.get("ownerReferences", ())), None)
         if owner is not None and owner["kind"] == "Episode":
             attempt = owner["uid"], pod["labels"]["dgym.dev/attempt"]
@@ -190,7 +198,7 @@ class Invariants:
                 self._observed.append(f"the pod {pod['name']} of {self._attempts[pod['uid']]} is of {attempt} now")
 
     def _observe_loss(self, episode):
-        """An attempt ends soon after its sandbox, whatever its agent does meanwhile."""
+        """Check that an attempt ends soon after its sandbox, independently of the agent."""
         uid, status = episode["metadata"]["uid"], episode.get("status", {})
         died = self._world.sandbox_died.get((uid, status.get("attempt")))
         calm = not self._schedule.lossy and all(fault.kind in _OF_SANDBOXES for fault in self._schedule.faults)
@@ -200,7 +208,7 @@ class Invariants:
                 self._observed.append(f"{episode['metadata']['name']} lost its sandbox {late:.0f} s before its end")
 
     def _observe_wanted(self, episode):
-        """Since when which attempt needs a pod."""
+        """Record which attempt needs a pod, and the time at which it began to need the pod."""
         name, spec, status = episode["metadata"]["name"], episode["spec"], episode.get("status", {})
         by_status = None if is_finished(episode) or status.get("podName") else status.get("attempt", 0) + 1
         by_all = None if spec.get("cancel") or spec.get("suspend") else by_status
@@ -209,7 +217,7 @@ class Invariants:
                 wanted[name] = attempt, self._clock.monotonic()
 
     def _observe_request(self, transport, request):
-        """What must hold when the operator begins to send a request."""
+        """Check the invariants of a request when the operator begins to send it."""
         _, plural, requested, _ = parse_path(request.path)
         if request.method == "GET" or plural in _UNLED:
             return
@@ -223,11 +231,11 @@ class Invariants:
         slow = max(transport.slow_until, transport.frozen_until) + _SLOW_SECONDS
         writes_pod = plural == "pods" and request.method in ("POST", "PATCH")
         labels = msgspec.json.decode(request.body)["metadata"]["labels"] if writes_pod else {}
-        # A pod that is created for a pool is of no episode yet.
+        # A pod that is created for a sandbox pool does not belong to an episode.
         if "dgym.dev/episode" in labels and now > slow:
             name, attempt = labels["dgym.dev/episode"], int(labels["dgym.dev/attempt"])
-            # A leader that has written the status reads no Episode again: that a user suspends or cancels it shows as
-            # late as the watch does.
+            # A leader that has written the status does not read the Episode again. It sees a suspension or a
+            # cancellation only when the watch shows it.
             wanted, since = (self._wanted_by_status if (holder, name) in self._written else self._wanted)[name]
             if wanted != attempt and now > since + _READ_SECONDS:
                 self._observed.append(f"a pod of attempt {attempt} of {name} is made, and {wanted} is needed")
@@ -243,7 +251,7 @@ class Invariants:
         self._epochs[uid] = epoch, agent
 
     def violations(self, *, ended):
-        """What must hold when all faults are over."""
+        """Return the violations, including those of invariants that hold when all faults are over."""
         found = sorted({*self._observed, *self._world.problems})
         for episode in self._api.items("episodes"):
             name, uid = episode["metadata"]["name"], episode["metadata"]["uid"]
@@ -278,7 +286,7 @@ class Invariants:
                     + status.get("message", "")
                 )
         if len(self._leaders) == 1 and not self._has("cluster: history compacted"):
-            # A leader that has seen no message may overlook one, and so may a watch that lost a part of the history.
+            # A leader that has not seen a message may miss it. So may a watch that lost a part of the history.
             shown = [number for owner, number in self._world.shown if owner == uid and number != attempt]
             if shown:
                 yield f"pods of attempts {shown} have shown verdicts, and attempt {attempt} ended as {reason}"
@@ -286,7 +294,7 @@ class Invariants:
         yield from self._clocks(uid, status)
 
     def _blame(self, uid, owners, status, made):
-        """Whether the end has the cause that it names."""
+        """Check that the outcome has the cause that its reason names."""
         reason, attempt = status.get("reason"), status.get("attempt")
         yield from self._cancelled(uid, status, made)
         poisoned = [(uid, each.get("attempt"), each["step"]) for each in status.get("poisonedSteps", ())]
@@ -319,8 +327,8 @@ class Invariants:
                 expected = EndReason.SETUP_FAILED
             lost = status.get("failures", 0) + status.get("disruptions", 0)
             if uid in self._world.deadly and self._has("cluster: store away"):
-                # Without the record of an attempt the next numbers its steps anew, and a death under a number that is
-                # poisoned already proves nothing.
+                # Without the record of an attempt, the next attempt numbers its steps from the start. A death during a
+                # step that is already poisoned is then not evidence.
                 lost = 0
             if reason != expected or lost:
                 yield f"not {expected} but {reason} after {lost} lost attempts, and no fault hit the episode"
@@ -329,7 +337,7 @@ class Invariants:
         return any(fault.kind == kind for fault in self._schedule.faults)
 
     def _cancelled(self, uid, status, made):
-        """Whether an episode that was cancelled while its pod ran was scored by its sidecar."""
+        """Check that the sidecar scored an episode that was cancelled while its pod ran."""
         calm = all(fault.is_harmless or fault.kind.endswith(": cancelled") for fault in self._schedule.faults)
         begun, deadly = status.get("podName"), uid in self._world.deadly
         if not calm or not begun or deadly or status.get("reason") != EndReason.CANCELLED:
@@ -338,7 +346,7 @@ class Invariants:
             yield "cancelled, and not scored"
 
     def _clocks(self, uid, status):
-        """Whether the time that an episode is charged is the time that its attempts were active."""
+        """Check that the active time of an episode is the sum of the clocks of its attempts."""
         if self._schedule.lossy or not all(fault.kind in _LOCAL for fault in self._schedule.faults):
             return
         known = {attempt: seconds for (owner, attempt), seconds in self._world.clocks.items() if owner == uid}
@@ -348,7 +356,7 @@ class Invariants:
             yield f"{charged} s are charged for {over}"
 
     def left_over(self):
-        """What should be gone by now, or back."""
+        """Yield the objects that should be deleted by now, or restored."""
         if self._open_since:
             yield "the sandboxes' NetworkPolicy was not restored"
         for pod in self._api.items("pods"):

@@ -1,4 +1,4 @@
-"""A model of the kubelet: it starts and ends the pods of episodes, and reports what it sees of them."""
+"""A model of the kubelet. It starts and ends the pods of episodes and reports their status."""
 
 import asyncio
 
@@ -8,11 +8,11 @@ from tests.simulation.sidecar import NAMESPACE, Sidecar
 from tests.simulation.virtual import VirtualClock
 
 TOLERATION_SECONDS = 40.0
-"""After so long the pods of a lost node are deleted; nothing on the node confirms it."""
+"""The pods of a lost node are deleted after this time. Nothing on the node confirms the deletion."""
 
 
 class Kubelet:
-    """Starts and ends the pods of episodes, and reports them."""
+    """Starts and ends the pods of episodes and reports their status."""
 
     def __init__(self, world):
         self._world = world
@@ -23,7 +23,7 @@ class Kubelet:
         world.api.observers.append(self._observe)
 
     def lose_node(self, name):
-        """The pod's node is lost: nothing answers there, and the control plane deletes the pod in the end."""
+        """Lose the pod's node. Nothing answers there, and the control plane deletes the pod later."""
         self._lost.add(self._uid(name))
         sidecar = self._world.sidecar_of(name)
         if sidecar is not None:
@@ -31,7 +31,7 @@ class Kubelet:
         self._world.spawn(self._evict(name))
 
     async def reboot_node(self, name, seconds):
-        """The pod's node reboots, and its kubelet reports what it finds afterwards."""
+        """Reboot the pod's node. Afterwards its kubelet reports what it finds."""
         sidecar = self._world.sidecar_of(name)
         if sidecar is None or not sidecar.reachable:
             return
@@ -40,17 +40,17 @@ class Kubelet:
         sidecar.die_with_its_node(observed=int(seconds) % 2 == 0)
 
     def _uid(self, name):
-        """The UID of the pod that has the name now."""
+        """Return the UID of the pod that has the name now."""
         pod = self._world.api.get("pods", NAMESPACE, name)
         return None if pod is None else pod["metadata"]["uid"]
 
     def report(self, name, **status):
-        """Write a pod's status, if the pod is there."""
+        """Write the status of a pod if the pod exists."""
         if self._world.api.get("pods", NAMESPACE, name) is not None:
             self._world.api.patch("pods", NAMESPACE, name, {"status": status}, status=True)
 
     def report_running(self, sidecar):
-        """Write the state of the sandbox's container, in a pod whose other containers run."""
+        """Write the state of the sandbox's container. The other containers of the pod run."""
         states = dict.fromkeys(reports.CONTAINERS, reports.RUNNING) | {"sandbox": sidecar.sandbox}
         if sidecar.ending is None and self._uid(sidecar.pod) not in self._lost:
             self.report(sidecar.pod, **reports.status(states, self._now()))
@@ -97,7 +97,7 @@ class Kubelet:
         self._remove(name, pod)
 
     async def _terminate(self, sidecar):
-        """SIGTERM to all containers, of which one may end before the other."""
+        """Send SIGTERM to all containers. The sandbox may end before the sidecar."""
         await asyncio.sleep(self._random.uniform(0.1, 2.0))
         sidecar.terminate_sandbox()
         if self._random.random() < 0.5:
@@ -126,7 +126,7 @@ class Kubelet:
 
 
 def _last_state(sidecar, container):
-    """The state of a container in a pod whose sidecar has ended: runners exit without it."""
+    """Return the state of a container in a pod whose sidecar has ended. Runners exit without the sidecar."""
     if container == "sidecar":
         return {"terminated": sidecar.ending}
     if container == "sandbox" and "terminated" in sidecar.sandbox:

@@ -2,7 +2,7 @@
 
 
 def merged(target, patch):
-    """``target`` with the merge patch applied."""
+    """Return ``target`` with the merge patch applied."""
     result = dict(target)
     for name, value in patch.items():
         if value is None:

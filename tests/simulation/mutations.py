@@ -1,4 +1,4 @@
-"""Fixes of the operator, reverted one at a time: the simulation must find each of them."""
+"""Fixes of the operator that are reverted separately. The simulation must detect each reverted fix."""
 
 from unittest.mock import patch
 
@@ -48,7 +48,7 @@ async def _release_first(self, key, view, request, agent):
 
 
 async def _nothing(*_args):
-    """Does nothing."""
+    """Do nothing."""
 
 
 def _epoch_of_attempt(view):
@@ -147,7 +147,7 @@ MUTATIONS = {
         set_controller, "plan_retry", _retry_at_once
     ),
 }
-"""Patches by what they revert."""
+"""Patches by a description of what they revert."""
 
 _LOST = Schedule(0, (Fault(20.0, "cluster: agent and pod lost as it stores", 0, 50.0),), 0.0)
 _REBOOTS = tuple(Fault(20.0 + 6.0 * number, "pod: on a rebooted node", number, 3.0 + number) for number in range(2))
@@ -186,4 +186,4 @@ FOUND_BY = {
         0, (Fault(100.0, "set: retried", 0, 0.0),), 0.0, (), 4, samples=1, arms=3
     ),
 }
-"""Schedules that find a reverted fix under most seeds, or some, whatever else changes in the operator."""
+"""Schedules that detect a reverted fix under most or some seeds, after any other change of the operator."""

@@ -1,4 +1,4 @@
-"""Replicas of the operator, each started again whenever it ends."""
+"""Replicas of the operator. Each is started again when it ends."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ POLICY = Policy(workers=WORKERS, lease_retry_seconds=4.0)
 
 
 class Replica:
-    """An operator process, which its kubelet starts again whenever it ends."""
+    """An operator process. Its kubelet starts it again when it ends."""
 
     def __init__(self, world, number, max_active):
         self._world = world
@@ -37,12 +37,12 @@ class Replica:
         return self._operator is not None and self._operator.elector.is_leader()
 
     def kill(self):
-        """SIGKILL: nothing that it does at its end reaches anybody."""
+        """Send SIGKILL. Requests that the process sends while it ends do not arrive."""
         self.transport.cut_until = float("inf")
         self._task.cancel()
 
     def stop(self):
-        """SIGTERM."""
+        """Send SIGTERM."""
         self._stop.set()
 
     async def run(self):
@@ -75,7 +75,7 @@ class Replica:
 
 @cache
 def _renderer():
-    """One for all runs: compiling the templates takes as long as a fifth of a run."""
+    """Return the renderer of all runs. Compiling the templates takes as long as a fifth of a run."""
     return Renderer()
 
 

@@ -1,6 +1,7 @@
 """Runs of the simulation: replicas of the operator, episodes, and faults drawn from a seed.
 
-A run depends on its schedule alone. A schedule that fails is shrunk to the faults and episodes that it needs to fail.
+A run depends only on its schedule. A failing schedule is shrunk to the faults and episodes that are necessary for the
+failure.
 """
 
 import asyncio
@@ -16,38 +17,42 @@ from tests.simulation.replicas import Replica
 
 EPISODES = 4
 KINDS_OF_EPISODES = {"agent": 60, "driver": 10, "deadly once": 5, "deadly twice": 5, "endless": 2, "stuck": 1}
-"""And how often each is drawn. What is stuck takes the operator, and a run, a long time to end."""
+"""Kinds of episodes and their relative frequencies.
+
+A stuck episode takes a long time to end, in the operator and in the run.
+"""
 STRANGERS = 0.2
-"""The share of schedules in which a tenant takes the name of a pod."""
+"""Share of schedules in which a tenant takes the name of a pod."""
 POOLS = 0.4
-"""The share of schedules with a SandboxPool."""
+"""Share of schedules with a SandboxPool."""
 SETS = 0.25
-"""The share of schedules with an EpisodeSet, of which every other one is cancelled."""
+"""Share of schedules with an EpisodeSet. Half of these sets are cancelled."""
 QUOTAS = 0.3
-"""The share of schedules with a ResourceQuota, of those without a SandboxPool."""
+"""Share of schedules with a ResourceQuota among those without a SandboxPool."""
 _UNNOTICED = ("leader", "cluster: watches", "cluster: history")
-"""Beginnings of kinds that only the operator notices."""
+"""Prefixes of faults that affect only the operator."""
 FILLING_SECONDS = 22.0
-"""So long before the episodes the SandboxPool is created: the pods of a quiet cluster are ready by then."""
+"""Time between the creation of the SandboxPool and of the episodes. Without faults the pods are ready by then."""
 REPLICAS = 2
 AGENTS = 2
 FAULTY_SECONDS = 60.0
-"""Faults begin, and requests fail, within so long: without faults the episodes take 40 s."""
+"""Faults begin and requests fail within this time. Without faults the episodes take 40 s."""
 LEFT_OVER_SECONDS = 300.0
-"""What is left over may take so long to disappear: the pods of lost nodes are deleted late."""
+"""Maximum time until leftover objects disappear. The pods of lost nodes are deleted late."""
 QUIET_SECONDS = 20.0
-"""The operator is observed for so long when all is over."""
+"""Time for which the operator is observed after all work has ended."""
 LIMIT_SECONDS = 4 * 3600.0
-"""An episode that has not ended by then never will: beyond every back-off and deadline of the policy."""
+"""An episode that has not ended by then never ends. The time exceeds every back-off and deadline of the policy."""
 
 
 class Schedule(NamedTuple):
-    """All that a run depends on.
+    """All parameters of a run.
 
-    ``episodes`` are the kinds of them, ``slots`` those of each agent, ``max_active`` bounds active episodes, and a
-    SandboxPool has ``idle`` pods ready, unless that is 0. A ``quota`` bounds sandboxes. An EpisodeSet has so many
-    ``samples``, unless that is 0, or so many in each of its ``arms``. Finished episodes are deleted after ``ttl``
-    seconds, unless that is None.
+    ``episodes`` are the kinds of the episodes. ``slots`` is the number of slots of each agent pod. ``max_active``
+    bounds the active episodes. ``idle`` is the number of ready pods of the SandboxPool; with 0 there is no SandboxPool.
+    ``quota`` bounds the sandboxes. ``samples`` is the number of episodes of the EpisodeSet, or of each arm and task if
+    ``arms`` is not 0; with 0 there is no EpisodeSet. Finished episodes are deleted after ``ttl`` seconds, or never if
+    it is None.
     """
 
     seed: int
@@ -64,7 +69,7 @@ class Schedule(NamedTuple):
 
     @property
     def is_calm(self):
-        """Whether no request fails, and no fault is inflicted."""
+        """True if all requests succeed and the schedule is free of faults."""
         return not self.lossy and not self.faults
 
     def __str__(self):
@@ -76,12 +81,12 @@ class Schedule(NamedTuple):
 
 
 def draw(seed):
-    """The schedule of a seed."""
+    """Return the schedule of a seed."""
     random = Random(seed)
     faults = []
     for _ in range(random.randint(1, 4)):
         at = random.uniform(0.0, FAULTY_SECONDS)
-        # Faults rarely come alone: what the first leaves half done meets the second.
+        # Faults rarely come alone. The second fault meets the unfinished work of the first.
         faults += [
             Fault(at + random.uniform(0.0, 8.0), random.choice(KINDS), random.randrange(8), random.uniform(1.0, 60.0))
             for _ in range(random.randint(1, 3))
@@ -89,7 +94,7 @@ def draw(seed):
     kinds = random.choices(tuple(KINDS_OF_EPISODES), tuple(KINDS_OF_EPISODES.values()), k=EPISODES)
     lossy, slots, most = random.choice((0.0, 0.02, 0.15)), random.choice((1, 2)), random.choice((None, 2, 3))
     if random.random() < STRANGERS:
-        # Drawn behind the others, so that it changes nothing of the schedules without.
+        # Drawn after the other values, so that schedules without a stranger stay the same.
         at, seconds = random.uniform(0.0, FAULTY_SECONDS), random.uniform(1.0, 60.0)
         faults.append(Fault(at, STRANGER, random.randrange(8), seconds))
     idle = random.choice((1, 2)) if random.random() < POOLS else 0
@@ -102,7 +107,7 @@ def draw(seed):
 
 
 def draw_users(seed):
-    """The schedule of a seed in which users change an EpisodeSet, while leaders change and watches fail."""
+    """Return the schedule of a seed in which users change an EpisodeSet while leaders change and watches fail."""
     random = Random(seed)
     others = [kind for kind in KINDS if kind.startswith(_UNNOTICED)]
     faults = [
@@ -118,12 +123,12 @@ def draw_users(seed):
 
 
 def schedules(seed):
-    """All schedules of a seed."""
+    """Return all schedules of a seed."""
     return draw(seed), draw_users(seed)
 
 
 def play(schedule, *, limit=LIMIT_SECONDS, prepare=lambda api: None):
-    """Run the schedule for at most ``limit`` virtual seconds; returns what did not hold.
+    """Run the schedule for at most ``limit`` virtual seconds and return the violations.
 
     ``prepare`` is called with the API server before anything else happens.
     """
@@ -138,7 +143,7 @@ async def _run(schedule, limit, prepare):
 
 
 def shrink(schedule):
-    """The schedule without the faults and episodes that its failure does not need."""
+    """Return the schedule without the faults and episodes that are not necessary for its failure."""
     for candidate in _smaller(schedule):
         if play(candidate):
             return shrink(candidate)
@@ -195,7 +200,7 @@ class _Run:
             if schedule.samples:
                 self._world.add_set(schedule.samples, schedule.arms, schedule.ttl)
             ended = await self._until(self._all_finished, self._limit)
-            # A fault that waits for its occasion may have waited in vain.
+            # A fault that waits for an event may never see it.
             if faults:
                 await asyncio.wait(faults, timeout=FAULTY_SECONDS)
             if ended:

@@ -1,4 +1,4 @@
-"""What must hold of the EpisodeSet of a run: its children, and its counts of them."""
+"""Invariants of the EpisodeSet of a run: its children and its counts."""
 
 from collections import Counter
 
@@ -20,34 +20,37 @@ from tests.simulation.sidecar import NAMESPACE
 from tests.simulation.virtual import VirtualClock
 
 _COUNTED_SECONDS = 20.0
-"""Counts follow so soon: a watch may lag for seconds, and a set's status is written at most every second."""
+"""Maximum delay of the counts.
+
+The watch may lag for seconds, and the status of a set is written at most once a second.
+"""
 _CANCELLED = "set: cancelled"
 _COUNTS = ("resolved", "unresolved", "failed", "cancelled")
 
 
 class SetInvariants:
-    """Observes the set, its children and their pods."""
+    """Checks the set, its children and their pods."""
 
     def __init__(self, api, schedule):
         self._api = api
-        # After a fault the counts may be late, and are right in the end.
+        # After a fault the counts may be late. They are still correct at the end.
         self._calm = not schedule.lossy and all(fault.kind == _CANCELLED for fault in schedule.faults)
         self._made = Counter()
         self._allowed = Counter()
-        """How often each index may be made."""
+        """Allowed number of creations of each index."""
         self._ends = {}
         """The last finished child of each index that counts."""
         self._status = {}
         self._most = 0
-        """The highest parallelism so far: a creation may be on its way when a user lowers it."""
+        """Highest parallelism so far. A creation may be in flight when a user lowers the parallelism."""
         self._with_pod = [(0.0, 0)]
-        """Since when how many unfinished children have a pod."""
+        """Times at which the number of unfinished children with a pod changed, with the new number."""
         self._waiting_since = None
         self._clock = VirtualClock()
         self.observed = []
 
     def observe(self, kind, plural, item):
-        """What must hold at every write."""
+        """Check the invariants of every write."""
         if plural == "episodes" and _is_child(item):
             self._observe_child(kind, item)
         if plural in ("episodes", "pods"):
@@ -67,7 +70,7 @@ class SetInvariants:
         if kind == "ADDED":
             self._observe_creation(child, index)
         elif kind == "DELETED" and not is_finished(child):
-            # A user has deleted it.
+            # A user has deleted the child.
             self._allowed[index] += 1
         elif kind == "MODIFIED" and is_finished(child):
             self._ends[index] = child
@@ -115,7 +118,7 @@ class SetInvariants:
                 self._allowed[index] += 1
 
     def observe_request(self, _transport, request):
-        """An Episode of the set is deleted if it has failed and is to run again, or if it is counted and expired."""
+        """Check that a deleted Episode of the set failed and will run again, or is counted and has expired."""
         _, plural, name, _ = parse_path(request.path)
         child = self._api.get(plural, NAMESPACE, name) if (request.method, plural) == ("DELETE", "episodes") else None
         if child is None or not _is_child(child):
@@ -139,7 +142,7 @@ class SetInvariants:
             self.observed.append("children wait for pods, and the set does not show for what")
 
     def _count(self):
-        """How many unfinished children have a pod, and have none."""
+        """Return the numbers of unfinished children with a pod and without a pod."""
         owners = {
             reference["uid"]
             for pod in self._api.items("pods")
@@ -156,12 +159,12 @@ class SetInvariants:
         return [each for each in self._api.items("episodes") if _is_child(each)]
 
     def is_finished(self):
-        """Whether the set has ended, where there is one, and its status follows all changes of its spec."""
+        """Return True if the set has ended and its status follows its spec, or if there is no set."""
         found = self._api.items("episodesets")
         return all(is_finished(each) and is_observed(each) and not _is_to_retry(each) for each in found)
 
     def violations(self):
-        """What must hold when all is over."""
+        """Yield the violations, including those of invariants that hold only at the end of a run."""
         yield from sorted(set(self.observed))
         for each in self._api.items("episodesets"):
             status = each.get("status", {})
@@ -213,7 +216,7 @@ def _has_verdict(child):
 
 
 def _end_of(child):
-    """In which count a finished child belongs."""
+    """Return the name of the count that a finished child belongs to."""
     status = child["status"]
     resolved = next((each for each in status["conditions"] if each["type"] == "Resolved"), {})
     if resolved.get("reason") == "NotScored":

@@ -1,7 +1,7 @@
 """A model of an episode's sidecar.
 
-It keeps the protocol of the real one: epochs, one execution of each step, a clock, one verdict, its own signature, and
-a termination message that is written before it is needed.
+It follows the protocol of the real sidecar: epochs, one execution of each step, a clock, one outcome with a signature,
+and a termination message that is written before it is needed.
 """
 
 import asyncio
@@ -18,22 +18,25 @@ from tests.simulation.virtual import VirtualClock
 NAMESPACE = "team"
 ENDLESS_STEP = 2
 WITH_THE_POD_SECONDS = 2.0
-"""A sandbox that died so shortly before its sidecar was told to end has ended with its pod."""
+"""A sandbox that died less than this time before SIGTERM of the sidecar counts as ended with its pod."""
 
 KNOWN_AFTER = 2
-"""A sidecar knows how its sandbox ended once it was asked so many times."""
+"""After this number of requests the sidecar always returns the cause of the sandbox's end."""
 
 
 class SandboxDied(Exception):
-    """The sandbox is gone; the sidecar's answer says so."""
+    """The sandbox has ended. The sidecar returns this error."""
 
 
 class Superseded(Exception):
-    """The sidecar has seen a higher epoch."""
+    """The sidecar has received a higher epoch."""
 
 
 class Sidecar:
-    """One attempt's sidecar: a journal of steps, a clock, a verdict, an end. That of a pool's pod is bound to one."""
+    """The sidecar of one attempt, with its recorded steps, clock and outcome.
+
+    The operator binds the sidecar of a pooled pod to an attempt.
+    """
 
     def __init__(self, world, pod, uid="", attempt=0):
         self.world = world
@@ -44,16 +47,16 @@ class Sidecar:
         self.steps = 0
         self.result = None
         self.hung_until = 0.0
-        """Until then it answers nobody."""
+        """Until this time the sidecar does not answer."""
         self.ended = asyncio.Event()
         self.ending = None
-        """How its container has ended, once it has."""
+        """State of the ended container. None while it runs."""
         self.running = None
-        """The step that is being executed."""
+        """Number of the step that is being executed."""
         self.poisoned = None
-        """The step under which the sandbox died."""
+        """Number of the step during which the sandbox died."""
         self.sandbox = reports.RUNNING
-        """The state of the sandbox's container."""
+        """State of the sandbox's container."""
         self._alive = True
         self._prepared = False
         self._cancelled = False
@@ -67,20 +70,20 @@ class Sidecar:
 
     @property
     def reachable(self):
-        """Whether it answers."""
+        """True if the sidecar answers."""
         return self._alive and _time() >= self.hung_until
 
     @property
     def is_bound(self):
-        """Whether it serves an attempt."""
+        """True if the sidecar serves an attempt."""
         return self.attempt > 0
 
     # Calls of agents and drivers
 
     def prepare(self, epoch, past, poisoned, *, remaining, driver_idle=None):
-        """Replay ``past`` steps unless it is prepared; returns the next step's number, and the verdict if there is one.
+        """Replay ``past`` steps unless that was done. Return the number of the next step, and the outcome or None.
 
-        With two poisoned steps the replay is followed by the verdict.
+        With two poisoned steps the sidecar computes the outcome after the replay.
         """
         self._call(epoch)
         if not self._prepared:
@@ -95,7 +98,7 @@ class Sidecar:
         return self.running or self.steps + 1, self.result
 
     def step(self, epoch, number):
-        """Begin a step, unless it was begun before."""
+        """Start a step unless it was started before."""
         self._call(epoch)
         self._run()
         if number > self.steps and self.result is None:
@@ -109,7 +112,7 @@ class Sidecar:
                 self.world.spawn(self._watch_deadline())
 
     async def _watch_deadline(self):
-        """End the episode whose deadline has passed."""
+        """End the episode when its deadline has passed."""
         while self._alive and "running" in self.sandbox and self.result is None:
             left = self._remaining - self.elapsed
             if left <= 0.0:
@@ -130,7 +133,7 @@ class Sidecar:
             self.close(None, EndReason.DRIVER_IDLE)
 
     def observe(self, epoch):
-        """Whether the step has ended; the verdict if there is one."""
+        """Return whether the step has ended, and the outcome or None."""
         self._call(epoch)
         self._run()
         if self.result is None:
@@ -141,14 +144,14 @@ class Sidecar:
         return True, self.result
 
     def peek(self, epoch):
-        """The verdict if there is one, for an agent that does not drive."""
+        """Return the outcome or None. Used by an agent pod that does not drive the episode."""
         self._fence(epoch)
         if self.result is None:
             self._check_sandbox()
         return self.result
 
     def close(self, epoch, reason=EndReason.RESOLVED):
-        """The verdict, made once."""
+        """Return the outcome. The first call computes it."""
         self._fence(epoch)
         if self.result is None:
             self._check_sandbox()
@@ -160,7 +163,7 @@ class Sidecar:
         return self.result
 
     def release(self, epoch):
-        """End with the verdict as termination message: it is stored."""
+        """End the sidecar after the outcome was stored. The outcome is the termination message."""
         self._fence(epoch)
         assert self.result is not None
         self._end(0)
@@ -174,7 +177,7 @@ class Sidecar:
         self._called = _time()
 
     def _fence(self, epoch):
-        """Refuse a superseded agent; an external driver has no epoch."""
+        """Refuse a call with a superseded epoch. An external driver has no epoch."""
         if epoch is None:
             return
         if epoch < self.epoch:
@@ -184,7 +187,7 @@ class Sidecar:
     # Calls of the operator
 
     def bind(self, wanted):
-        """Serve the attempt; returns the status of the answer."""
+        """Bind the sidecar to an attempt. Return the status of the response."""
         attempt = wanted["episodeUid"], wanted["attempt"]
         if self.is_bound and (self.uid, self.attempt) != attempt:
             self.world.problems.append(f"the sidecar of {self.pod} was bound to {self.uid}, and is to be to {attempt}")
@@ -193,14 +196,14 @@ class Sidecar:
         return 200
 
     def terminated(self):
-        """Why the sandbox's container has ended; now and then it does not know yet, when it is first asked."""
+        """Return the cause of the end of the sandbox's container. The first responses may have ``known`` false."""
         known = self.result is not None or self._asked >= KNOWN_AFTER or self.world.random.random() < 0.8
         self._asked += 1
         poisoned = self.poisoned if known else None
         return {"expected": self.result is not None, "poisonedStep": poisoned, "known": known}
 
     def state(self):
-        """The clocks."""
+        """Return the clocks."""
         left = None if self._remaining is None else max(0.0, self._remaining - self.elapsed)
         over = self.result is not None
         return {
@@ -209,7 +212,7 @@ class Sidecar:
         }  # fmt: skip
 
     def cancel(self):
-        """End the steps, and score them; returns whether that is over."""
+        """Cancel the episode and score it. Return True when the outcome exists."""
         if not self._cancelled and self.result is None and "running" in self.sandbox:
             self._cancelled = True
             self.world.spawn(self._score_cancelled())
@@ -221,22 +224,22 @@ class Sidecar:
             self.close(None, EndReason.CANCELLED)
 
     def pause(self):
-        """Stop the clock until the next call of a driver."""
+        """Stop the deadline clock until the next call of a driver."""
         self._elapsed, self._since = self.elapsed, None
 
     @property
     def elapsed(self):
-        """How long the deadline has run."""
+        """Seconds that the deadline clock has run."""
         return self._elapsed + (_time() - self._since if self._since is not None else 0.0)
 
     def _run(self):
         if self._since is None and self.result is None:
             self._since = _time()
 
-    # Ends
+    # End of the containers
 
     def kill_sandbox(self, reason, *, exit_code=137):
-        """The sandbox's container ends by itself."""
+        """End the sandbox's container as if the sandbox ended by itself."""
         if "running" in self.sandbox and self.result is None:
             self._record_poisoned()
             self._lose_sandbox({"exitCode": exit_code, "reason": reason})
@@ -254,11 +257,11 @@ class Sidecar:
             self.world.poisoned.add((self.uid, self.attempt, self.running))
 
     def terminate_sandbox(self):
-        """SIGTERM to the sandbox, as its pod is deleted: whatever the sidecar makes of that."""
+        """Send SIGTERM to the sandbox because its pod is deleted."""
         self._lose_sandbox({"exitCode": 0, "reason": "Completed"})
 
     def terminate(self):
-        """SIGTERM. A sandbox that died just before has ended with its pod."""
+        """Send SIGTERM to the sidecar. A sandbox that died shortly before counts as ended with its pod."""
         if self._alive and not self._shutdown_requested:
             self._shutdown_requested = True
             if self.poisoned is not None and _time() - self._died < WITH_THE_POD_SECONDS:
@@ -266,19 +269,22 @@ class Sidecar:
         self._end(0)
 
     def kill(self):
-        """SIGKILL. The sandbox ends without it."""
+        """Send SIGKILL to the sidecar."""
         self._record_poisoned()
         self._end(137, reason="Error")
 
     def die_with_its_node(self, *, observed):
-        """The node reboots: everything ends, and the kubelet may not know how."""
+        """End all containers because the node reboots.
+
+        With ``observed`` false, the kubelet reports the state ``Unknown``.
+        """
         state = {"exitCode": 137, "reason": "Error"} if observed else {"exitCode": 255, "reason": "Unknown"}
         if "running" in self.sandbox:
             self.sandbox = {"terminated": {**state, "finishedAt": now_text()}}
         self._end(exit_code=state["exitCode"], reason=state["reason"])
 
     def vanish(self):
-        """Its node is lost: nobody hears of it again."""
+        """Lose the node. The sidecar never answers again."""
         self._alive = False
 
     def _end(self, exit_code, reason="Completed"):
@@ -292,7 +298,7 @@ class Sidecar:
         self.ended.set()
 
     def _termination_message(self):
-        """The termination message: the verdict, or else where the attempt is."""
+        """Return the termination message: the outcome, or the progress of the attempt."""
         if not self.is_bound:
             return ""
         words = TerminationMessage(
@@ -304,12 +310,12 @@ class Sidecar:
 
     @property
     def key(self):
-        """The digest of the operator's token, which the pod's specification holds."""
+        """Digest of the operator's token, which is in the pod's specification."""
         return reports.operate_key(self._secret, self.uid, self.attempt)
 
     @property
     def bind_key(self):
-        """The digest of the token that binds the sidecar."""
+        """Digest of the token that binds the sidecar."""
         return token_digest(bind_token(self._secret, pool_identity(NAMESPACE, self.pod)))
 
     @property
@@ -324,7 +330,7 @@ class Sidecar:
 
 
 def now_text():
-    """The present time as objects have it."""
+    """Return the present time in the format of Kubernetes objects."""
     return reports.time_text(VirtualClock().now())
 
 

@@ -1,13 +1,13 @@
-"""A model of the results store: results that are stored once, recorded steps, and times at which it is away."""
+"""A model of the results store: results that are stored once, recorded steps, and outages."""
 
 import asyncio
 
 GIVEN_UP = "given up"
-"""In the place of a result: the attempt was given up before there was one."""
+"""Stored in the place of a result when the attempt was abandoned before it had a result."""
 
 
 class GivenUp(Exception):
-    """The attempt was given up; its verdict is not stored any more."""
+    """The attempt was abandoned. Its outcome is not stored any more."""
 
 
 class ResultsStore:
@@ -16,12 +16,12 @@ class ResultsStore:
     def __init__(self):
         self.away_until = 0.0
         self.steps = {}
-        """How many steps of an attempt are recorded."""
+        """Number of recorded steps of each attempt."""
         self._files = {}
 
     @property
     def answers(self):
-        """Whether it does, now."""
+        """True if the store answers now."""
         return asyncio.get_running_loop().time() >= self.away_until
 
     @property
@@ -30,16 +30,16 @@ class ResultsStore:
         return {key: found for key, found in self._files.items() if found is not GIVEN_UP}
 
     def get(self, key):
-        """The stored result; None: there is none."""
+        """Return the stored result, or None."""
         return self.results.get(key)
 
     def create(self, key, result):
-        """Store the result unless there is one; ``GivenUp`` where the attempt was."""
+        """Store the result unless there is one. Raise ``GivenUp`` if the attempt was abandoned."""
         if self._files.setdefault(key, result) is GIVEN_UP:
             raise GivenUp
 
     def give_up(self, key):
-        """The stored result; None: there is none, and there will be none."""
+        """Return the stored result. If there is none, abandon the attempt and return None."""
         found = self._files.setdefault(key, GIVEN_UP)
         return None if found is GIVEN_UP else found
 

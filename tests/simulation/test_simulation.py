@@ -1,4 +1,4 @@
-"""Simulated clusters under faults. ``make simulate`` plays thousands of schedules; these are a sample."""
+"""Tests of simulated clusters under faults. They are a sample: ``make simulate`` plays thousands of schedules."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.simulation.schedule import Schedule, draw, draw_users, play, shrink
 CHUNK = 10
 SEEDS = 20
 LONG = ("an agent whose model is out gets its episodes", "the deadline runs while an episode waits for its model")
-"""Hours of virtual time."""
+"""Mutations whose schedules take hours of virtual time."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def test_sets_survive_their_users(first):
     "mutation", [pytest.param(each, marks=pytest.mark.thorough if each in LONG else ()) for each in FOUND_BY]
 )
 def test_a_reverted_fix_is_found(mutation):
-    """The invariants can fail: a schedule passes with the fix, and fails without."""
+    """Check that the invariants can fail: a schedule passes with the fix and fails without it."""
     schedules = [FOUND_BY[mutation]._replace(seed=seed) for seed in range(SEEDS)]
     with MUTATIONS[mutation]():
         found = next((schedule for schedule in schedules if play(schedule)), None)
@@ -74,13 +74,13 @@ def test_a_schedule_is_deterministic(monkeypatch):
 
 
 def test_a_good_episode_costs_the_same_whatever_the_network_does():
-    """Assigned and ended are written once each; the pod is made and deleted once, and the Episode deleted."""
+    """Check the number of requests of an episode without faults."""
     for seed in range(4):
         assert play(Schedule(seed, (), 0.0, ttl=10)) == []
 
 
 def test_an_agent_that_never_stores_is_found():
-    """With a results store that is away for hours no episode ends."""
+    """Check that episodes do not end while the results store is away for hours."""
     away = Schedule(1, (Fault(1.0, "cluster: store away", 0, 1e9),), 0.0)
     assert any("never ended" in problem for problem in play(away, limit=600.0))
 

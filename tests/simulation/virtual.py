@@ -1,6 +1,6 @@
 """An event loop whose time jumps to the next timer, so that an hour of a cluster takes milliseconds.
 
-Without sockets and threads a run depends on its seed alone. The loop fails when nothing can ever happen again.
+Without sockets and threads a run depends only on its seed. The loop raises ``Stuck`` when no task can continue.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Stuck(Exception):
-    """Tasks wait, and no timer will wake them."""
+    """Tasks wait, and no timer can wake them."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -29,13 +29,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now
 
     def call_at(self, when, callback, *args, context=None):
-        # asyncio compares handles in Python, which took a tenth of a run.
+        # asyncio compares handles in Python, which took a tenth of the time of a run.
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         heappush(self._timers, (when, next(self._numbers), timer))
         return timer
 
     def _timer_handle_cancelled(self, handle):
-        """A cancelled timer stays until its time."""
+        """Do nothing. A cancelled timer stays in the queue until its time."""
 
     def _run_once(self):
         ready, timers = self._ready, self._timers
@@ -55,7 +55,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         assert not events
 
     def _write_to_self(self):
-        """Nothing wakes this loop from another thread."""
+        """Do nothing. Other threads do not wake this loop."""
 
 
 class VirtualClock:
@@ -76,7 +76,7 @@ class VirtualClock:
 
 
 class ProcessClock(VirtualClock):
-    """The clock of one process; ``thaw`` waits while that is stopped."""
+    """The clock of one process. ``thaw`` waits while the process is stopped."""
 
     def __init__(self, thaw):
         self._thaw = thaw
@@ -87,8 +87,8 @@ class ProcessClock(VirtualClock):
 
 
 def run(main):
-    """Run the coroutine in virtual time; returns its result."""
-    # A run is short and fits into memory; the collector would walk it dozens of times.
+    """Run the coroutine in virtual time and return its result."""
+    # A run is short and fits into memory. The garbage collector would scan it dozens of times.
     gc.disable()
     try:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:

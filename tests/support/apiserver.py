@@ -1,11 +1,11 @@
 """A real etcd and kube-apiserver for tests, on loopback, without controllers, kubelet or scheduler.
 
-Objects are validated, defaulted, admitted, stored and watched as in every cluster. Nothing acts on them: pods stay
-Pending, deleted owners keep their children, deleted namespaces stay Terminating, aggregated ClusterRoles such as
-`view` are empty. Pods need no service account.
+Objects are validated, defaulted, admitted, stored and watched as in every cluster. No controller handles them: pods
+stay Pending, children of deleted owners remain, deleted namespaces stay Terminating, aggregated ClusterRoles such as
+`view` are empty. Pods do not need a service account.
 
-A supervisor process of its own holds both servers. It waits for a lock that every user of the server shares, and the
-kernel gives it that lock when the last user has ended, however that happened; the servers die with the supervisor.
+A separate supervisor process runs both servers. Every user of the server holds a shared lock. The supervisor waits for
+an exclusive lock, which the kernel grants when the last user has ended in any way. The servers die with the supervisor.
 """
 
 import argparse
@@ -44,12 +44,12 @@ PR_SET_PDEATHSIG = 1
 
 
 class ApiServerUnavailableError(Exception):
-    """The binaries are not on this machine."""
+    """The binaries are missing on this machine."""
 
 
 @dataclass(frozen=True)
 class ApiServer:
-    """A running API server, and this process's share in keeping it running."""
+    """A running API server, and this process's share of the lock that keeps it running."""
 
     directory: Path
     url: str
@@ -58,25 +58,25 @@ class ApiServer:
 
     @property
     def kubeconfig(self) -> Path:
-        """For clients that want a file; its user is a cluster administrator."""
+        """Kubeconfig file of a cluster administrator."""
         return self.directory / "kubeconfig"
 
     @property
     def ca_file(self) -> Path:
-        """What signs the server's certificate."""
+        """Certificate of the authority that signed the server's certificate."""
         return self.directory / "pki" / "ca.crt"
 
     @property
     def audit_log(self) -> Path:
-        """Every write since the start, and service accounts' reads: one JSON object a line, level Metadata."""
+        """Log of all writes and of service accounts' reads since the start, a JSON object per line, level Metadata."""
         return self.directory / "audit.log"
 
     def request(self, method: str, path: str, body: Any = None, *, content_type: str = "application/json") -> Any:
-        """One blocking request as administrator; what the server refuses raises urllib.error.HTTPError."""
+        """Make a blocking request as administrator. Raises urllib.error.HTTPError if the server returns an error."""
         return Client(self.url, self.ca_file, self.token).request(method, path, body, content_type=content_type)
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as administrator, whatever its exit code."""
+        """Run kubectl as administrator. The exit code is not checked."""
         binary = find_binary("kubectl")
         if binary is None:
             raise ApiServerUnavailableError("there is no kubectl")
@@ -85,38 +85,38 @@ class ApiServer:
         return subprocess.run(command, input=stdin, env=environment, capture_output=True, text=True, timeout=90)
 
     def writes(self) -> list[dict[str, Any]]:
-        """The writes in the audit log so far; a request is logged some time after its answer."""
+        """The writes in the audit log so far. A request is logged some time after its response."""
         return [entry for line in self.audited() if is_write(entry := json.loads(line))]
 
     def audited(self) -> list[str]:
         """The lines of the audit log so far."""
         text = self.audit_log.read_text()
-        # The last line may be half written.
+        # The last line may be incomplete.
         return text[: text.rfind("\n") + 1].splitlines()
 
     def release(self) -> None:
-        """Give up this process's share; the server ends with the last one."""
+        """Release this process's share. The server ends when the last share is released."""
         self._share.close()
 
     def stop(self) -> None:
-        """Give up the share and wait until the server has ended. Not for servers that others share."""
+        """Release the share and wait until the server has ended. Only for servers that are not shared."""
         self.release()
         with (self.directory / "running.lock").open("rb") as running:
             _wait(lambda: _try_lock(running, fcntl.LOCK_EX), STOP_SECONDS, "the API server did not end")
 
 
 def is_write(entry: dict[str, Any]) -> bool:
-    """Whether a line of the audit log is about a write."""
+    """True if the entry of the audit log is a write."""
     return entry["verb"] not in ("get", "list", "watch")
 
 
 def missing_binaries() -> list[str]:
-    """What an API server needs and this machine lacks."""
+    """Names of the API server's binaries that are missing on this machine."""
     return [name for name in ("etcd", "kube-apiserver") if find_binary(name) is None]
 
 
 def start_api_server(directory: Path) -> ApiServer:
-    """Start a server with its files in a directory of its own; ready when this returns."""
+    """Start a server with its files in ``directory``. Returns when it is ready."""
     if missing := missing_binaries():
         raise ApiServerUnavailableError(
             f"no {' and '.join(missing)} in KUBEBUILDER_ASSETS, the user's cache or PATH (`hack/cluster/cluster build`)"
@@ -135,7 +135,7 @@ def start_api_server(directory: Path) -> ApiServer:
 
 
 def shared_api_server(directory: Path) -> ApiServer:
-    """The server that all processes naming this directory share; the first one starts it."""
+    """The server that all processes with this directory share. The first process starts it."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (directory / "start.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -150,7 +150,7 @@ def _joined(directory: Path) -> ApiServer | None:
         return None
     share = (directory / "users.lock").open("rb")
     with (directory / "running.lock").open("rb") as running:
-        # A supervisor that has the users' lock is stopping; one that lost its own has ended.
+        # A supervisor that holds the users' lock is stopping. A supervisor without its running lock has ended.
         if _try_lock(share, fcntl.LOCK_SH) and not _try_lock(running, fcntl.LOCK_EX):
             return _opened(directory, share)
     share.close()
@@ -185,7 +185,7 @@ def _tails(directory: Path) -> str:
     )
 
 
-# What follows runs in the supervisor.
+# The code below runs in the supervisor.
 
 
 def _free_ports(count: int) -> list[int]:
@@ -216,7 +216,7 @@ def _launch(directory: Path) -> list[subprocess.Popen[bytes]]:
     files = ApiServerFiles(directory)
     token = secrets.token_hex(16)
     files.write(token, ["127.0.0.1"])
-    # Nothing here makes the `default` service account that admission would wait for.
+    # Without controllers, the `default` service account that the admission plugin requires does not exist.
     command = api_server_command(
         api_server, files, etcd_port=etcd_port, address="127.0.0.1", port=port, services="10.99.0.0/24",
         extra=["--disable-admission-plugins=ServiceAccount"],
@@ -249,11 +249,11 @@ def _end(children: list[subprocess.Popen[bytes]]) -> None:
 
 
 def _supervise(directory: Path) -> None:
-    """Start the servers, let the caller go on, and stop them after the last user."""
+    """Start the servers, return in the calling process, and stop the servers after the last user has ended."""
     reading, writing = os.pipe()
     if os.fork():
         os.close(writing)
-        # The word comes when the servers are ready; the end of the pipe alone means the supervisor failed.
+        # The supervisor writes "ready" when the servers are ready. The pipe ends without it if the supervisor failed.
         raise SystemExit(0 if os.read(reading, 5) == b"ready" else 1)
     os.close(reading)
     os.setsid()
@@ -262,7 +262,7 @@ def _supervise(directory: Path) -> None:
     try:
         children = _launch(directory)
     except (ChildProcessError, TimeoutError) as failure:
-        # Somebody else took a port between its choice and its use.
+        # Another process may have taken a port between its choice and its use.
         print(f"once more after: {failure}", file=sys.stderr, flush=True)
         shutil.rmtree(directory / "etcd", ignore_errors=True)
         children = _launch(directory)

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by the DevTools protocol over a web socket."""
+"""Headless Chromium, controlled with the DevTools protocol over a web socket."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ def chromium() -> str:
 
 @contextlib.contextmanager
 def running_browser() -> Iterator[str]:
-    """A browser of its own profile; yields the address of its DevTools."""
+    """A browser with a separate profile. Yields the address of its DevTools."""
     with tempfile.TemporaryDirectory(prefix="dgym-browser-", ignore_cleanup_errors=True) as profile:
         command = [
             chromium(),
@@ -69,7 +69,7 @@ def _devtools(file: Path, process: "subprocess.Popen[bytes]") -> str:
 
 
 class Page:
-    """A tab. Everything that a page logs, and every violation of its policy, is in ``console``."""
+    """A tab. ``console`` has all log messages of pages, including violations of the content security policy."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -80,7 +80,7 @@ class Page:
         self.dialogs: list[str] = []
 
     async def open(self) -> None:
-        """Make the tab, with cookies of its own."""
+        """Create the tab, with separate cookies."""
         context = await self.call("Target.createBrowserContext", disposeOnDetach=True)
         made = await self.call("Target.createTarget", url="about:blank", browserContextId=context["browserContextId"])
         attached = await self.call("Target.attachToTarget", targetId=made["targetId"], flatten=True)
@@ -89,7 +89,7 @@ class Page:
             await self.call(f"{domain}.enable")
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """The answer to a call of the protocol."""
+        """Call a method of the protocol and return the answer."""
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         session = {} if self._session is None else {"sessionId": self._session}
@@ -115,8 +115,8 @@ class Page:
                 self.dialogs.append(details["message"])
 
     async def go(self, url: str) -> None:
-        """Open an address and wait until it is there."""
-        # From another document: an address that differs after its # alone would load nothing.
+        """Open an address and wait until it has loaded."""
+        # Start from another document: if two addresses differ only after the #, the page would not be loaded again.
         await self.call("Page.navigate", url="about:blank")
         await self.call("Page.navigate", url=url)
         await self.until("location.href !== 'about:blank' && document.readyState === 'complete'")
@@ -132,23 +132,23 @@ class Page:
         """Wait until the expression is true."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while time.monotonic() < deadline:
-            with contextlib.suppress(RuntimeError):  # the page is on its way to another
+            with contextlib.suppress(RuntimeError):  # the page is being replaced
                 if await self.evaluate(f"!!({expression})"):
                     return
             await asyncio.sleep(_PAUSE_SECONDS)
         raise AssertionError(f"never true: {expression}\n{await self.text()}")
 
     async def text(self, selector: str = "body") -> str:
-        """What an element shows."""
+        """The visible text of an element."""
         return str(await self.evaluate(f"document.querySelector({selector!r}).innerText"))
 
     async def click(self, selector: str) -> None:
-        """Click an element once it is there."""
+        """Click an element as soon as it exists."""
         await self.until(f"document.querySelector({selector!r})")
         await self.evaluate(f"document.querySelector({selector!r}).click()")
 
     async def press(self, key: str) -> None:
-        """Press a key, once the page takes keys: its elements are there before its script has run."""
+        """Press a key after the page's script has run. The elements exist earlier."""
         await self.until("'ready' in document.documentElement.dataset")
         text, code = _KEYS.get(key, (key, ord(key[0])))
         about = {"key": key, "windowsVirtualKeyCode": code}
@@ -156,7 +156,7 @@ class Page:
         await self.call("Input.dispatchKeyEvent", type="keyUp", **about)
 
     async def look(self, *, width: int, height: int = 900, dark: bool = False) -> None:
-        """Set the size of the window and the scheme of colours."""
+        """Set the size of the window and the colour scheme."""
         phone = width < 600
         await self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone
@@ -165,7 +165,7 @@ class Page:
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     async def picture(self, path: Path) -> None:
-        """Write a PNG of what is in view."""
+        """Write a PNG of the visible part of the page."""
         answer = await self.call("Page.captureScreenshot", format="png")
         await asyncio.to_thread(path.write_bytes, base64.b64decode(answer["data"]))
 

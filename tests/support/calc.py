@@ -1,4 +1,4 @@
-"""The repository of most tests: ``calc.py`` subtracts where it should add."""
+"""Repository of most tests: ``calc.py`` subtracts, but should add."""
 
 BUGGY = "def add(a, b):\n    return a - b\n"
 FIXED = "def add(a, b):\n    return a + b\n"

@@ -1,4 +1,4 @@
-"""The command ``dgym`` in the process of the tests: its modules are imported once, its workers forked from one server.
+"""Command ``dgym`` in the process of the tests. Modules are imported once, worker processes are forked from a server.
 
 Tests of signals, terminals and exits start ``DGYM`` instead.
 """
@@ -31,10 +31,10 @@ class Done(NamedTuple):
 
 
 def dgym(*arguments: object, cwd: Path, stdin: str = "", environment: Mapping[str, str] | None = None) -> Done:
-    """Run ``dgym ARGUMENTS`` in a directory, with this process's environment or another.
+    """Run ``dgym ARGUMENTS`` in a directory, with this process's environment or ``environment``.
 
     Raises:
-        Exception: Any exception for which the command has no message; a process would print a traceback.
+        Exception: Any exception for which the command does not print a message. A process would print a traceback.
     """
     with _process_state(cwd, environment):
         if arguments[0] in _FORKING:
@@ -47,7 +47,7 @@ def dgym(*arguments: object, cwd: Path, stdin: str = "", environment: Mapping[st
 
 @contextlib.contextmanager
 def _process_state(cwd: Path, environment: Mapping[str, str] | None) -> Iterator[None]:
-    """Set the state of a process of its own, and restore it: directory, environment, search path and modules."""
+    """Set the working directory and environment, and restore them, the search path and the modules at the end."""
     path, modules, variables, before = list(sys.path), set(sys.modules), dict(os.environ), Path.cwd()
     try:
         os.chdir(cwd)
@@ -67,7 +67,7 @@ def _process_state(cwd: Path, environment: Mapping[str, str] | None) -> Iterator
 
 
 def _start_server() -> None:
-    """Start the server that forks workers, unless it runs with this environment: workers get the server's."""
+    """Start the server that forks worker processes, unless it runs with this environment, which they inherit."""
     global _server_environment
     environment = _environment()
     if environment == _server_environment:

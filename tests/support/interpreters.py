@@ -1,4 +1,4 @@
-"""The interpreters that the programs of tests run under."""
+"""Interpreters for the programs of tests."""
 
 import functools
 import os
@@ -11,7 +11,7 @@ import pytest
 
 @functools.cache
 def interpreters() -> dict[str, str]:
-    """Version to path: each CPython from 3.6 that pyenv has, oldest first; where it has none, the one of the tests."""
+    """Version to path of each CPython from 3.6 in pyenv, oldest first. Without them, the interpreter of the tests."""
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     found = {}
     for path in root.glob("versions/3.*/bin/python"):
@@ -23,9 +23,9 @@ def interpreters() -> dict[str, str]:
 
 
 def parametrize(metafunc: pytest.Metafunc, argument: str) -> None:
-    """Run a test under the newest interpreter, in ``make test-all`` under the oldest too, in the matrix under each.
+    """Run a test with the newest interpreter, in ``make test-all`` also with the oldest, in the matrix with each.
 
-    Tests under the others would be deselected by their marks. They are not collected, because that takes seconds.
+    Tests with other interpreters would be deselected by their marks. They are not collected, which saves seconds.
     """
     if argument not in metafunc.fixturenames:
         return

@@ -1,4 +1,4 @@
-"""Miniatures of other benchmarks over the package of ``tests.support.miniature``, in the schemas of theirs."""
+"""Small versions of other benchmarks in their schemas, mostly with the package of ``tests.support.miniature``."""
 
 import json
 import re
@@ -11,7 +11,7 @@ def parser(log: str) -> dict[str, str]:
 
 
 def smith_rows(rows):
-    """A repository that is whole at ``base_commit`` plus the repair: here the bug is the repair's reverse."""
+    """Rows of SWE-smith, where the repository is correct and a patch adds the bug: here the reverse of the repair."""
     from dgym.benchmarks.datasets.swesmith import reverse_patch
 
     return [
@@ -41,7 +41,7 @@ def names_of(row):
 
 
 def file_diffs(patch):
-    """A patch as the parser of R2E-Gym stores it."""
+    """A patch in the form in which R2E-Gym stores parsed patches."""
     types = {" ": "context", "+": "added", "-": "deleted", "\\": "note"}
     for text in patch.split("diff --git ")[1:]:
         head, *hunks = re.split(r"^@@ ", text, flags=re.MULTILINE)

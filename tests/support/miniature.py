@@ -1,4 +1,4 @@
-"""A small package with a real git history and three bugs, and its rows in the exact schema of SWE-bench 5."""
+"""Small package with a real git history and three bugs, and its rows in the exact schema of SWE-bench 5."""
 
 import json
 import os
@@ -78,7 +78,7 @@ IDENTITY = {"NAME": "Miniature", "EMAIL": "mini@example.com", "DATE": "2026-01-3
 
 
 def make_repository(root):
-    """``root/mini__coins`` with a commit for each repair; the rows."""
+    """Create ``root/mini__coins`` with a commit for each repair. Returns the rows."""
     repository = root / "mini__coins"
     (repository / "coins").mkdir(parents=True)
     (repository / "tests").mkdir()

@@ -5,7 +5,7 @@ import subprocess
 import zipfile
 from pathlib import Path
 
-# Plugins of pytest that happen to be installed take seconds.
+# Other installed plugins of pytest would take seconds to load.
 NO_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 REPORT = """\
 import os, sys
@@ -68,7 +68,7 @@ sys.stdout.write("\\n".join(map(repr, found)) + "\\n")
 
 
 def write_forms(workspace, program=REPORT):
-    """One program in each form of ``FORMS``."""
+    """Write the program in each form of ``FORMS``."""
     for directory in ("", "sub", "real", "package"):
         place = workspace / directory
         place.mkdir(exist_ok=True)
@@ -84,7 +84,7 @@ def write_forms(workspace, program=REPORT):
 
 
 def library_names(python):
-    """The names of the standard library's modules, without private ones and those that run something on import."""
+    """The names of the standard library's modules, except names that begin with two underscores."""
     code = "import sys, os; print(*getattr(sys, 'stdlib_module_names', ()) or os.listdir(os.path.dirname(os.__file__)))"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     names = {name.partition(".")[0] for name in done.stdout.split() if name.partition(".")[2] in ("", "py")}
@@ -92,9 +92,9 @@ def library_names(python):
 
 
 def write_hiding(workspace, names, dependents=("tempfile", "traceback", "inspect", "json", "dataclasses")):
-    """A ``main.py``, and beside it a module under each of these names of the standard library.
+    """Write ``main.py``, and beside it a module for each of ``names``, which are names of the standard library.
 
-    The program imports ``dependents`` too, which may need one of these.
+    The program also imports ``dependents``, which may need some of these modules.
     """
     for name in names:
         (workspace / f"{name}.py").write_text(f"mine = {name!r}\n")
@@ -102,7 +102,7 @@ def write_hiding(workspace, names, dependents=("tempfile", "traceback", "inspect
 
 
 def plain(python, entrypoint, workspace):
-    """What the entrypoint prints under plain Python."""
+    """The output of the entrypoint with plain Python."""
     environment = {"PATH": f"{Path(python).parent}:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1", **NO_PLUGINS}
     done = subprocess.run(
         ["/bin/bash", "-c", entrypoint],
@@ -117,8 +117,8 @@ def plain(python, entrypoint, workspace):
 
 
 def without_advice(text):
-    """``text`` without what Python 3.13 adds where a module has a name of the library.
+    """``text`` without the advice that Python 3.13 adds if a module has the name of a library module.
 
-    The interpreter decides by the directory that it began with, which is the runner's under the runner.
+    The advice depends on the directory in which the interpreter started. With the runner, that is the runner's.
     """
     return re.sub(r" \(consider renaming .*?\)", "", text)

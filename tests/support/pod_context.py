@@ -10,7 +10,7 @@ from dgym_operator.settings import Settings
 
 
 def pod_context(*, task: dict[str, Any] | None = None, **fields: Any) -> PodContext:
-    """A context: fields of the task by ``task=``, everything else by its own name."""
+    """A context. ``task`` has fields of the task's spec, ``fields`` are fields of the context."""
     context = PodContext(
         name="fix-ledger-1",
         namespace="team",

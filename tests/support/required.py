@@ -1,4 +1,4 @@
-"""What a test does when a program that it runs against is not there: CI fails, a laptop skips and says so."""
+"""Handling of tests whose required program is missing: they fail on CI and are skipped with a reason on a laptop."""
 
 import os
 from typing import NoReturn
@@ -7,7 +7,7 @@ import pytest
 
 
 def absent(name: str, reason: str) -> NoReturn:
-    """Skip; fail where ``DGYM_TEST_REQUIRE`` (a list with commas) names it."""
+    """Skip the test. Fail instead if ``DGYM_TEST_REQUIRE``, a comma-separated list, contains ``name``."""
     if name in os.environ.get("DGYM_TEST_REQUIRE", "").split(","):
         pytest.fail(f"DGYM_TEST_REQUIRE names {name}: {reason}", pytrace=False)
     pytest.skip(reason)

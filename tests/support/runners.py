@@ -1,4 +1,4 @@
-"""Starts runners for tests: from files with bytecode, as local sandboxes do, or forked from a warm process."""
+"""Start of runners for tests: from files with bytecode, as local sandboxes do, or forked from a warm process."""
 
 import contextlib
 import functools
@@ -39,7 +39,7 @@ def compiled_main(python: str) -> str:
 def open_warm_runners() -> Iterator[Callable[[str], WarmProcess]]:
     """A function that returns the warm process of an interpreter, which forks runners. It ends with the context.
 
-    ``fork`` gets the runner's end of a connection. Each runner is a process of its own, with its own state. Tests of a
+    ``fork`` gets the runner's end of a connection. Each runner is a separate process with separate state. Tests of a
     runner's start, end and memory start it from its files instead.
     """
     started: dict[str, WarmProcess] = {}

@@ -1,8 +1,8 @@
 """Tests that only ``make test-all`` runs.
 
-They are long tests, variations of tests that ``make test`` runs too, and tests of programs that ``make binaries`` builds.
+They are long tests, variations of tests in ``make test``, and tests of programs that ``make binaries`` builds.
 
-A mark ``thorough`` beside a test does the same, for a parameter that many tests share.
+The mark ``thorough`` in a test module has the same effect. It is used for parameters that many tests share.
 """
 
 from collections import defaultdict
@@ -465,14 +465,14 @@ KEPT: dict[str, dict[str, int]] = {
         "test_nothing_is_imported_while_traces_are_off": 0,
     },
 }
-"""How many variations of a test stay in ``make test``, evenly chosen among its parameters; 0: the test is long."""
+"""Number of variations of a test in ``make test``, evenly chosen among its parameters. 0 for a long test."""
 
 _BUILT = frozenset({"api_server_binaries", "helm", "s3_server"})
 """Fixtures of programs that ``make binaries`` builds."""
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
-    """Mark all others ``thorough``."""
+    """Mark tests ``thorough`` that ``make test`` does not run."""
     variations: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if not _BUILT.isdisjoint(getattr(item, "fixturenames", ())):

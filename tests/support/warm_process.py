@@ -1,4 +1,4 @@
-"""A process that has imported modules, and forks processes for tests that would otherwise import them each time."""
+"""Process that has imported modules and forks processes for tests, which would otherwise import them each time."""
 
 import json
 import socket
@@ -37,7 +37,7 @@ class WarmProcess:
     Args:
         python: The command of the interpreter, with its options.
         program: Python code that imports the modules and defines ``start(descriptor)``, which must not return.
-        environment: Environment variables of the process that forks; None: those of this process.
+        environment: Environment variables of the process that forks. None: those of this process.
     """
 
     def __init__(self, python: Sequence[str], program: str, environment: Mapping[str, str] | None = None) -> None:
@@ -54,7 +54,7 @@ class WarmProcess:
         return self._answer()[0]
 
     def waitpid(self, pid: int, options: int = 0) -> tuple[int, int]:
-        """Return what ``os.waitpid`` returns for a forked process. ``os.WNOHANG`` does not wait for its end."""
+        """Call ``os.waitpid`` for a forked process and return its result. ``os.WNOHANG`` does not wait for its end."""
         self._requests.send(json.dumps([pid, options]).encode())
         return self._answer()
 

@@ -1,4 +1,4 @@
-"""Starts programs of dgym for tests, forked from a process that has imported their modules."""
+"""Start of dgym's programs for tests, forked from a process that has imported their modules."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ with program._without_tls():
 
 
 class WarmProgram:
-    """Forks one program from a process. Each fork has its own environment variables."""
+    """Forks a program from a process. Each fork has separate environment variables."""
 
     def __init__(self, process: WarmProcess) -> None:
         self._process = process
@@ -64,7 +64,7 @@ class ForkedProgram:
         """Wait for the end of the process.
 
         Raises:
-            subprocess.TimeoutExpired: It has not ended.
+            subprocess.TimeoutExpired: The process has not ended in time.
         """
         if self.poll() is None:
             descriptor = os.pidfd_open(self.pid)
@@ -88,6 +88,6 @@ class ForkedProgram:
 
 @contextlib.contextmanager
 def open_warm_program(imports: str) -> Iterator[WarmProgram]:
-    """A program that is forked from one process, which ends with the context."""
+    """A program that is forked from a warm process. That process ends with the context."""
     with WarmProcess([sys.executable], _PROGRAM.format(imports=imports)) as process:
         yield WarmProgram(process)

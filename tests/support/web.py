@@ -1,4 +1,4 @@
-"""A directory on an HTTP server of the loopback interface."""
+"""HTTP server of a directory on the loopback interface."""
 
 import contextlib
 import http.server
@@ -41,7 +41,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
             super().do_GET()
 
     def log_message(self, *arguments: object) -> None:
-        """Write nothing."""
+        """Do not log."""
 
 
 @contextlib.contextmanager

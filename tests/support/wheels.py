@@ -1,4 +1,4 @@
-"""An index for tests: a directory of wheels, made up or of distributions that are installed here."""
+"""Package index for tests: a directory of wheels, which are generated or built from installed distributions."""
 
 import ensurepip
 import os
@@ -15,7 +15,7 @@ HATCHLING = ("hatchling", "editables", "pathspec", "trove-classifiers", "tomlkit
 def wheel_files(
     name: str, version: str = "1", *, requires: Sequence[str] = (), files: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The files of a made-up wheel, with ``files`` or an empty module."""
+    """The files of a generated wheel, with ``files`` or an empty module."""
     info = f"{name}-{version}.dist-info"
     lines = "".join(f"Requires-Dist: {each}\n" for each in requires)
     content = {
@@ -34,7 +34,7 @@ def write_wheel(
     requires: Sequence[str] = (),
     files: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a made-up wheel; the arguments are those of ``wheel_files``."""
+    """Write a generated wheel. The arguments are those of ``wheel_files``."""
     path = directory / f"{name}-{version}-py3-none-any.whl"
     with ZipFile(path, "w") as wheel:
         for member, text in wheel_files(name, version, requires=requires, files=files).items():
@@ -43,7 +43,7 @@ def write_wheel(
 
 
 def _write_installed(name: str, directory: Path) -> None:
-    """A wheel of an installed distribution."""
+    """Write a wheel of an installed distribution."""
     distribution = metadata.distribution(name)
     stem = f"{name.replace('-', '_')}-{distribution.version}"
     with ZipFile(directory / f"{stem}-py3-none-any.whl", "w") as wheel:
@@ -57,14 +57,14 @@ def _write_installed(name: str, directory: Path) -> None:
 
 
 def write_index(directory: Path, names: tuple[str, ...]) -> dict[str, str]:
-    """Fill ``directory`` with wheels of these distributions and pip; returns variables that make it the only index."""
+    """Fill ``directory`` with wheels of these distributions and pip. Returns variables that make it the only index."""
     for name in names:
         _write_installed(name, directory)
-    # Distributions keep it elsewhere.
+    # Linux distributions have pip's wheel in another directory.
     place = sysconfig.get_config_var("WHEEL_PKG_DIR") or Path(ensurepip.__file__).parent / "_bundled"
     bundled = next(Path(place).glob("pip-*.whl"))
     (directory / bundled.name).symlink_to(bundled)
-    settings = directory / "uv.toml"  # uv has no variable for it.
+    settings = directory / "uv.toml"  # uv does not have an environment variable for this option.
     settings.write_text(f'no-index = true\nfind-links = ["{directory}"]\n')
     pip = {"PIP_FIND_LINKS": str(directory), "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
     return {**pip, "UV_CONFIG_FILE": str(settings)}

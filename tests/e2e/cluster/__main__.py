@@ -1,6 +1,6 @@
 """Prepare a cluster for the tests, run pytest, clean up: ``python -m tests.e2e.cluster PYTEST-ARGUMENTS``.
 
-``KUBECONFIG`` names the cluster, ``DGYM_E2E_*_IMAGE`` images that it has; hack/e2e sets them.
+``KUBECONFIG`` selects the cluster and ``DGYM_E2E_*_IMAGE`` name images that it has. hack/e2e sets these variables.
 """
 
 import json
@@ -19,14 +19,14 @@ from tests.e2e.cluster.witness import witnessed
 
 HERE = Path(__file__).parent
 CHOOSING = ("-k", "-m", "-x", "--lf", "--last-failed", "--deselect", "--maxfail")
-"""Options by which pytest runs some of the tests alone."""
+"""Options with which pytest runs only some of the tests."""
 
 
 def main() -> int:
-    """The exit status of pytest; that of a part that failed.
+    """Exit status of pytest, the highest of all parts.
 
-    Two operators must not serve one namespace: the release that serves all is gone before others serve theirs. Faults
-    come last, since they stop the API server; then everything that was asked of it is compared with rights.
+    Two operators must not serve one namespace. So the release that serves all namespaces is uninstalled before others
+    are installed. Faults come last, since they stop the API server. Then all audited requests are compared with RBAC.
     """
     os.environ["DGYM_E2E_AUDIT_START"] = str(audited_so_far())
     with new_namespace("e2e-services") as services:
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def run_shared() -> int:
-    """Tests of one release, attacks on it, and what both of them left to be read."""
+    """Run the tests and attacks that share a release, then the tests that read what both have recorded."""
     bounded = os.environ["DGYM_E2E_BOUNDED_NAMESPACE"] = unique("e2e-bounded")
     policies = {"overrides": {bounded: {"maxActive": 1, "limits": {"maxSteps": 100}}}}
     with witnessed(), installed("system", watch=None, agents=1, values={"namespaces": policies}) as release:
@@ -49,13 +49,13 @@ def run_shared() -> int:
 
 
 def audited_so_far() -> int:
-    """Bytes that the audit log had before: a cluster may serve several runs."""
+    """Size of the audit log in bytes before this run. A cluster may serve several runs."""
     log = os.environ.get("DGYM_E2E_AUDIT_LOG")
     return Path(log).stat().st_size if log and Path(log).exists() else 0
 
 
 def tests(folder: str) -> int:
-    """Run one folder; that the arguments choose none of its tests is no failure."""
+    """Run a folder of tests. Returns 0 if the arguments select none of its tests."""
     print(f"tests of releases: {folder} …", flush=True)
     done = subprocess.run([sys.executable, "-m", "pytest", *sys.argv[1:], str(HERE / folder)], check=False)
     return 0 if done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED else done.returncode

@@ -1,4 +1,4 @@
-"""A cluster that KUBECONFIG names, with dgym installed by Helm; hack/e2e prepares both."""
+"""Fixtures for a cluster that KUBECONFIG selects, with dgym installed by Helm. hack/e2e prepares both."""
 
 import os
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from tests.e2e.cluster.services import REPOSITORIES, address, make_archives
 from tests.e2e.cluster.support import Kubectl, new_namespace
 from tests.support.required import absent
 
-# The repository of an image; its test needs the modules beside it.
+# This directory is the repository of an image. Its test imports the modules beside it.
 collect_ignore = ["baked"]
 _LOG_LINES = 200
 
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Show what the operators' logs say of the namespace of a test that fails: they are gone with their release."""
+    """Add the operators' log lines about a failed test's namespace to its report. The release is deleted later."""
     report = yield
     kubectl = item.funcargs.get("namespace")
     system = os.environ.get("DGYM_E2E_SYSTEM_NAMESPACE")
@@ -41,14 +41,14 @@ def _cluster():
 
 @pytest.fixture
 def namespace():
-    """A namespace of the test's own, with Pod Security restricted."""
+    """A new namespace for the test, with Pod Security restricted."""
     with new_namespace("e2e") as kubectl:
         yield kubectl
 
 
 @pytest.fixture
 def baseline_namespace():
-    """The same with Pod Security baseline."""
+    """A new namespace for the test, with Pod Security baseline."""
     with new_namespace("e2e-baseline", "baseline") as kubectl:
         yield kubectl
 
@@ -61,7 +61,7 @@ def system():
 
 @pytest.fixture(scope="session")
 def sources():
-    """The buggy repository in git and in an archive, where the agents may fetch it."""
+    """The buggy repository in git and in an archive, on a host from which the agents may fetch it."""
     place = address(REPOSITORIES)
     archives = make_archives()
     git = {"url": f"http://{place}/sums.git", "revision": "main"}

@@ -1,4 +1,4 @@
-"""Episodes that the tests of a real cluster run."""
+"""Manifests for the tests of a real cluster."""
 
 import json
 from typing import Any
@@ -12,12 +12,12 @@ SUBMIT = {"tool": "submit", "arguments": {}}
 
 
 def inline_source() -> dict[str, Any]:
-    """The buggy repository in the manifest."""
+    """A source with the buggy repository inside the manifest."""
     return {"files": [{"path": path, "content": content} for path, content in FILES.items()]}
 
 
 def task_spec(source: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
-    """A task with one failing test; ``source`` None: the image holds the repository."""
+    """A task with a failing test. If ``source`` is None, the image contains the repository."""
     spec: dict[str, Any] = {
         "instructions": "add subtracts. Repair it.",
         "scoring": {"failToPass": ["test_calc.py::test_add"]},
@@ -38,7 +38,7 @@ def debug_task(name: str, spec: dict[str, Any], **labels: str) -> dict[str, Any]
 
 
 def episode(name: str, *, agent: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """An Episode by the solution agent, unless another is named."""
+    """An Episode with the agent ``solution`` or with the given agent."""
     return {
         "apiVersion": "dgym.dev/v1alpha1",
         "kind": "Episode",
@@ -48,12 +48,12 @@ def episode(name: str, *, agent: dict[str, Any] | None = None, **spec: Any) -> d
 
 
 def driven_episode(name: str, **spec: Any) -> dict[str, Any]:
-    """An Episode without agent, driven from outside."""
+    """An Episode without an agent, which a client drives from outside."""
     return {**episode(name), "spec": spec}
 
 
 def replay(*calls: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """The agent that makes these calls."""
+    """A replay agent that makes these calls."""
     return {"name": "replay", "parameters": {"trajectory": "\n".join(json.dumps(call) for call in calls)}, **fields}
 
 
@@ -63,7 +63,7 @@ def shell(command: str) -> dict[str, Any]:
 
 
 def counting(steps: int, *, seconds: float = 0.5) -> dict[str, Any]:
-    """An agent whose every step leaves one line in a file of the workspace, that repairs the bug and submits."""
+    """An agent that appends a line to a file of the workspace in each step, then repairs the bug and submits."""
     lines = [shell(f"echo {number} >> counter.txt; sleep {seconds:g}") for number in range(1, steps + 1)]
     return replay(*lines, shell("cat counter.txt"), REPAIR, SUBMIT, maxSteps=steps + 10)
 

@@ -1,4 +1,4 @@
-"""A release of the chart, as ``helm install`` makes it."""
+"""Helm releases of the chart for the tests."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from tests.e2e.cluster.support import DEADLINE, ROOT, Kubectl, new_namespace, ru
 
 REGISTRY = "localhost"
 MODEL_KEY = "scripted-model"
-"""The Secret of the scripted model's key, which is another in every run: where it is not masked, it is found."""
+"""Secret with the scripted model's key. The key is new in every run, so a test finds it if it is not masked."""
 CHART = str(ROOT / "charts" / "dgym")
 
 
@@ -28,7 +28,7 @@ class Release:
         """``helm install`` and wait until everything is ready."""
         key = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": MODEL_KEY}}
         self.kubectl.apply({**key, "stringData": {"key": f"sk-{uuid.uuid4().hex}"}})
-        # The CRDs of an earlier run may still be there, as those of any release that was uninstalled.
+        # The CRDs of an earlier run may still exist, because uninstalling a release does not delete them.
         self._helm("install", self._values, "--take-ownership", "--force-conflicts")
         self.wait()
 
@@ -37,9 +37,10 @@ class Release:
         self._helm("upgrade", merged(self._values, values))
 
     def uninstall(self) -> None:
-        """``helm uninstall``, and wait until the last agent has let go of its episodes.
+        """``helm uninstall``, and wait until the last agent pod has released its episodes.
 
-        A namespace that is deleted while a pod may take minutes to end is looked at again only after half of them.
+        Without the wait, the namespace controller would check the deleted namespace again only after half of the grace
+        period of the agent pods, which is minutes.
         """
         patience = ("--wait", "--timeout", f"{DEADLINE:g}s")
         run("helm", "uninstall", self.name, "--namespace", self.kubectl.namespace, *patience, timeout=DEADLINE + 60)
@@ -71,7 +72,7 @@ class Release:
 
 
 def values_for_tests(*, watch: str | None, agents: int) -> dict[str, Any]:
-    """The chart's values: the images that were loaded, small requests, a volume that two agents can share."""
+    """Values of the chart: the loaded images, small resource requests, and a volume that two agent pods can share."""
     model = {"endpoint": f"http://{address(MODEL)}/v1", "api_key": "${SCRIPTED_KEY}"}
     little = {"requests": {"cpu": "10m", "memory": "64Mi"}}
     values: dict[str, Any] = {
@@ -102,7 +103,7 @@ def _tag(component: str) -> str:
 
 
 def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """``first`` with what ``second`` says, at any depth, as Helm merges values."""
+    """``first`` with the values of ``second`` merged into it at any depth, as Helm does it."""
     result = dict(first)
     for key, value in second.items():
         both = isinstance(value, dict) and isinstance(result.get(key), dict)
@@ -112,7 +113,7 @@ def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def installed(name: str, *, watch: str | None, agents: int, values: dict[str, Any] | None = None) -> Iterator[Release]:
-    """A release in a namespace of its own, with some values changed; uninstalled at the end."""
+    """A release in a new namespace, with some values changed. It is uninstalled at the end."""
     with new_namespace(f"e2e-{name}") as kubectl:
         every = merged(values_for_tests(watch=watch, agents=agents), values or {})
         release = Release(name, kubectl.namespace, every)

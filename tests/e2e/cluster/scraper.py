@@ -1,4 +1,4 @@
-"""Prometheus in a pod of the cluster, with the scrape job by which users find a release, and with the chart's rules."""
+"""Prometheus in a pod of the cluster, with the scrape job that is documented for users and with the chart's rules."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ _PLACE = "/etc/prometheus"
 
 @asynccontextmanager
 async def scraping(kubectl: Kubectl) -> AsyncIterator[Prometheus]:
-    """Prometheus in the namespace, once it answers."""
+    """Run Prometheus in the namespace. Yields once it answers."""
     image = os.environ.get("DGYM_E2E_PROMETHEUS_IMAGE")
     if not image:
         absent("prometheus", "no image of Prometheus: `hack/cluster/cluster build prometheus` builds it with Go")
@@ -43,7 +43,7 @@ async def scraping(kubectl: Kubectl) -> AsyncIterator[Prometheus]:
 
 
 async def eventually(look: Callable[[], Awaitable[Any]], what: object) -> None:
-    """Wait until the answer is true; ``what`` says at the end what it was for."""
+    """Wait until ``look`` returns a true value. ``what`` is the message if the deadline passes."""
     end = time.monotonic() + DEADLINE
     while not await look():
         assert time.monotonic() < end, what
@@ -52,7 +52,7 @@ async def eventually(look: Callable[[], Awaitable[Any]], what: object) -> None:
 
 @contextmanager
 def discovering(kubectl: Kubectl) -> Iterator[None]:
-    """A ServiceAccount that may list the pods of all namespaces, as docs/observability.md asks for."""
+    """A ServiceAccount that may list the pods of all namespaces, as docs/observability.md requires."""
     name = f"{kubectl.namespace}-discovery"
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
     subject = {"kind": "ServiceAccount", "name": NAME, "namespace": kubectl.namespace}
@@ -75,7 +75,7 @@ def discovering(kubectl: Kubectl) -> Iterator[None]:
 
 
 def _configuration() -> dict[str, Any]:
-    """The files of the chart as they are, but for the time after which alerts fire."""
+    """A ConfigMap with the files of the chart. Only the time after which alerts fire is changed."""
     every = {
         "global": TIMING,
         "rule_files": [f"{_PLACE}/rules.yaml"],
@@ -110,7 +110,7 @@ def _pod(image: str) -> dict[str, Any]:
 
 @contextmanager
 def _forwarded(kubectl: Kubectl) -> Iterator[int]:
-    """A port of this machine that leads to the pod's, again after a connection broke."""
+    """A local port that is forwarded to the pod's port. The forwarding restarts if it breaks."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         local = free.getsockname()[1]
     command = ("kubectl", "--namespace", kubectl.namespace, "port-forward", f"pod/{NAME}", f"{local}:{PORT}")

@@ -1,4 +1,4 @@
-"""What episodes reach outside their pods: repositories over HTTP, and a model. Two pods behind Services."""
+"""Services outside the episodes' pods: repositories over HTTP, and a model. Each is a pod behind a Service."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ REPOSITORIES = "repositories"
 MODEL = "model"
 PORTS = {REPOSITORIES: 8000, MODEL: 8000}
 MODEL_SECONDS = 0.3
-"""How long the model thinks about each answer: an agent that is killed is killed in the middle."""
+"""Latency of the model's answers. It makes sure that a killed agent pod is in the middle of a request."""
 SECURITY = {
     "runAsNonRoot": True,
     "runAsUser": 10003,
@@ -37,12 +37,12 @@ class Archives(NamedTuple):
 
     @property
     def sha256(self) -> str:
-        """Of the archive."""
+        """Digest of the archive."""
         return hashlib.sha256(self.archive).hexdigest()
 
 
 def make_archives() -> Archives:
-    """Pack the repository; the archive is the same each time."""
+    """Pack the repository. The archive has the same bytes each time."""
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory) / "work"
         work.mkdir()
@@ -55,13 +55,13 @@ def make_archives() -> Archives:
         revision = _git(work, "rev-parse", "HEAD")
         _git(Path(directory), "clone", "--quiet", "--bare", str(work), "sums.git")
         bare = Path(directory) / "sums.git"
-        # Without this a server of plain files is no server of a repository.
+        # git cannot clone from a plain file server without the files that this command writes.
         _git(bare, "update-server-info")
         return Archives(_tar(bare), revision, archive)
 
 
 def deploy(kubectl: Kubectl, *, sandbox_image: str, agent_image: str) -> None:
-    """Both Services and their pods; returns once they answer."""
+    """Start the pods of both Services. Returns once they are ready."""
     archives = make_archives()
     files = {"sums.git.tar": archives.git, "sums.tar": archives.archive}
     fakes = {path.name: path.read_bytes() for path in sorted((ROOT / "tests" / "fakes").glob("openai_*.py"))}
@@ -80,13 +80,13 @@ def deploy(kubectl: Kubectl, *, sandbox_image: str, agent_image: str) -> None:
 
 
 def address(name: str) -> str:
-    """``host:port`` of a Service that serves all tests of this run."""
+    """``host:port`` of a Service that all tests of this run share."""
     found: str = json.loads(os.environ["DGYM_E2E_SERVICES"])[name]
     return found
 
 
 def addresses(kubectl: Kubectl) -> dict[str, str]:
-    """``host:port`` of each Service, which are made if need be."""
+    """Create the Services if they do not exist. Returns the ``host:port`` of each."""
     kubectl.apply(*(_service(name) for name in PORTS))
     return {name: f"{kubectl.get('service', name)['spec']['clusterIP']}:{port}" for name, port in PORTS.items()}  # type: ignore[index]
 
@@ -105,7 +105,7 @@ def _tar(directory: Path) -> bytes:
 
 
 def _timeless(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    # The archive is made by whoever serves it and again by whoever asks for its digest.
+    # The server packs the archive, and a client packs it again to compute its digest.
     member.mtime = 0
     return member
 

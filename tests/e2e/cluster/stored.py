@@ -1,4 +1,4 @@
-"""What the agents of a release have stored, read where it lies."""
+"""Reader of the files that the agent pods of a release have stored."""
 
 import io
 import subprocess
@@ -16,7 +16,7 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as tar:
 
 
 def read_stored(system: Kubectl, namespace: str = "") -> dict[str, bytes]:
-    """The stored files by path, of the episodes of one namespace or of all."""
+    """The stored files by path, for the episodes of one namespace or of all namespaces."""
     agent = system.items("pods", AGENTS)[0]["metadata"]["name"]
     command = ("kubectl", "--namespace", system.namespace, "exec", agent, "--", "python", "-c", _PACK)
     done = subprocess.run([*command, f"{RESULTS}/{namespace}"], capture_output=True, timeout=DEADLINE, check=True)

@@ -1,4 +1,4 @@
-"""What the tests of a real cluster share: kubectl as a user types it, and waiting for conditions with a deadline."""
+"""Helpers for the tests of a real cluster: kubectl as a user types it, and waiting for conditions with a deadline."""
 
 import json
 import os
@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 
 class Failed(AssertionError):
-    """A command ended with a status that was not expected."""
+    """A command has an unexpected exit status, or a wait has timed out."""
 
 
 def run(*arguments: str, text: str | None = None, check: bool = True, timeout: float = DEADLINE) -> str:
-    """Run a program; its output, errors included when it fails."""
+    """Run a program and return its output. Without ``check`` the output includes stderr."""
     done = subprocess.run(arguments, input=text, capture_output=True, text=True, timeout=timeout, check=False)
     if check and done.returncode != 0:
         raise Failed(f"{' '.join(arguments)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
@@ -28,7 +28,7 @@ def run(*arguments: str, text: str | None = None, check: bool = True, timeout: f
 
 
 def until(look: Callable[[], T], *, what: str, seconds: float = DEADLINE, pause: float = 0.3) -> T:
-    """The first true answer of ``look``; fails with the last answer once ``seconds`` have passed."""
+    """Call ``look`` until it returns a true value. Raises Failed with the last value after ``seconds``."""
     end = time.monotonic() + seconds
     while True:
         answer = look()
@@ -40,7 +40,7 @@ def until(look: Callable[[], T], *, what: str, seconds: float = DEADLINE, pause:
 
 
 def unique(stem: str) -> str:
-    """A name that no other test and no other run has."""
+    """A name that is unique among all tests and runs."""
     return f"{stem}-{uuid.uuid4().hex[:8]}"
 
 
@@ -58,7 +58,7 @@ class Kubectl:
         return self("apply", "-f", "-", text="\n---\n".join(json.dumps(each) for each in documents), check=check)
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
-        """The object, or None when there is none."""
+        """The object, or None if it does not exist."""
         text = self("get", kind, name, "--ignore-not-found", "-o", "json")
         return json.loads(text) if text.strip() else None
 
@@ -72,7 +72,7 @@ class Kubectl:
         return (self.get("episode", name) or {}).get("status", {})
 
     def finished(self, name: str, seconds: float = DEADLINE) -> dict[str, Any]:
-        """Wait as users do; the status."""
+        """Wait with ``kubectl wait`` until the Episode has finished. Returns the status."""
         try:
             self("wait", "--for=condition=Finished", f"episode/{name}", f"--timeout={seconds:g}s", timeout=seconds + 30)
         except Failed as error:
@@ -80,7 +80,7 @@ class Kubectl:
         return self.status(name)
 
     def explain(self, name: str) -> str:
-        """What somebody would look at who wonders why an episode does not end."""
+        """Diagnostics for an episode that does not finish: its description, pods, Events and the sidecar's log."""
         looks = (
             ("describe", "episode", name),
             ("get", "pods", "-o", "wide"),
@@ -93,7 +93,7 @@ class Kubectl:
         return "\n".join(texts)
 
     def reason(self, name: str, wanted: str, seconds: float = DEADLINE) -> dict[str, Any]:
-        """Wait until ``status.reason`` is ``wanted``; the status."""
+        """Wait until ``status.reason`` is ``wanted``. Returns the status."""
 
         def look() -> dict[str, Any] | None:
             status = self.status(name)
@@ -106,13 +106,13 @@ class Kubectl:
 
 
 def condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The condition of that type; empty when there is none."""
+    """The condition of that type, or an empty dict."""
     return next((each for each in status.get("conditions", ()) if each["type"] == kind), {})
 
 
 @contextmanager
 def new_namespace(stem: str, security: str = "restricted", *, name: str = "") -> Iterator[Kubectl]:
-    """A namespace with Pod Security enforced; it must be possible to delete it afterwards."""
+    """A namespace with Pod Security enforced. It is deleted afterwards, and a failed deletion raises Failed."""
     name = name or unique(stem)
     labels = {f"pod-security.kubernetes.io/{mode}": security for mode in ("enforce", "warn")}
     kubectl = Kubectl(name)

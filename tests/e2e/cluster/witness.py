@@ -1,6 +1,6 @@
-"""Records what a run shows to readers: every version of pods, Episodes, sets and Events; and its Secrets.
+"""Recorder of what API readers see during a run: every version of pods, Episodes, sets and Events, and the Secrets.
 
-What is looked at afterwards is gone by then: tests delete their namespaces.
+It records during the run, because tests delete their namespaces.
 """
 
 import os
@@ -22,7 +22,7 @@ PAUSE = 2.0
 
 @contextmanager
 def witnessed() -> Iterator[None]:
-    """Record until the end; the directory is this user's alone and goes with the run."""
+    """Record until the end. Only this user can read the directory, and it is deleted with the run."""
     with tempfile.TemporaryDirectory(prefix="dgym-witness-") as directory, ExitStack() as watches:
         for kind in (SECRETS, *OBJECTS):
             watches.enter_context(_Watch(kind, Path(directory)))
@@ -31,13 +31,13 @@ def witnessed() -> Iterator[None]:
 
 
 def seen(kind: str) -> list[dict[str, Any]]:
-    """Every version of every object of a kind so far."""
+    """Every recorded version of every object of a kind."""
     text = (Path(os.environ[DIRECTORY]) / f"{kind}.json").read_text("utf-8", "replace")
     return list(documents(text))
 
 
 class _Watch:
-    """``kubectl get --watch``, begun again whenever it ends: kinds may not be there yet, API servers may be away."""
+    """``kubectl get --watch``, restarted when it ends: the kind may not exist yet, the API server may be stopped."""
 
     def __init__(self, kind: str, directory: Path) -> None:
         self._command = ("kubectl", "get", kind, "--all-namespaces", "--watch", "--output", "json")

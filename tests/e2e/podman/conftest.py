@@ -1,4 +1,4 @@
-"""Real containers: the engine that hack/images prepared, images made from dgym's own, and nothing left afterwards."""
+"""Fixtures for real containers: the engine, test images based on dgym's image, and a check for remaining containers."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ DEADLINE = 60.0
 
 @pytest.fixture(scope="session", autouse=True)
 def _containers_of_our_own(tmp_path_factory):
-    """Locks of our own name containers of our own: neither another process of the tests nor a user's dgym sees them."""
+    """Use a separate cache directory. Its locks identify containers, so other dgym processes ignore ours."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -28,7 +28,7 @@ def _containers_of_our_own(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def engine(_containers_of_our_own):
-    """The engine; without one CI fails and a laptop skips."""
+    """The container engine. If there is none, tests fail on CI and are skipped on a laptop."""
     try:
         found = asyncio.run(_ready())
     except SandboxStartFailed as error:
@@ -44,7 +44,7 @@ async def _ready():
 
 @pytest.fixture(scope="session")
 def podman(engine):
-    """Run the engine's program; what it prints."""
+    """Runs the engine's program and returns its output."""
 
     def run(*arguments, text=None):
         done = subprocess.run(
@@ -58,7 +58,7 @@ def podman(engine):
 
 @pytest.fixture(scope="session")
 def build(podman, tmp_path_factory):
-    """Build an image from dgym's own (or another) with these lines; removed at the end."""
+    """Builds an image from dgym's default image (or another) with these lines. It is removed at the end."""
     built = []
 
     def build_one(name, lines, base=DEFAULT_IMAGE):
@@ -76,7 +76,7 @@ def build(podman, tmp_path_factory):
 
 @pytest.fixture
 def ours(podman):
-    """The names of the containers of this user on this machine."""
+    """Lists the names of this test process's containers."""
 
     def names():
         return podman("ps", "--all", "--filter", f"label={LABEL}={scope()}", "--format", "{{.Names}}").split()

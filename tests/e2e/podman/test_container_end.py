@@ -1,4 +1,4 @@
-"""How containers end: when told to, when their owner dies, and when nobody did it for them."""
+"""Tests of the end of containers: ``stop()``, death of the owner, and removal of abandoned containers."""
 
 import asyncio
 import os
@@ -60,7 +60,7 @@ def until(condition):
 
 @pytest.fixture
 def owner(engine):
-    """A process of its own with a sandbox in which a daemon runs; and the name of the container."""
+    """A separate process that owns a sandbox with a running daemon, and the container's name."""
     script = OWNER.format(engine=engine.flavor, program=STUBBORN)
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True

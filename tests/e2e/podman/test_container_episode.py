@@ -1,4 +1,4 @@
-"""Whole episodes in containers."""
+"""Tests of whole episodes in containers."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What a program in a container cannot do."""
+"""Tests of isolation: actions that a program in a container cannot perform."""
 
 import sys
 

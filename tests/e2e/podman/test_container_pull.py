@@ -1,4 +1,4 @@
-"""Images are pulled where they are missing, with progress; from a registry on this machine."""
+"""Tests of pulling missing images with progress, from a registry on this machine."""
 
 import hashlib
 import http.server
@@ -14,7 +14,7 @@ from dgym.sandbox.container import DEFAULT_IMAGE, ensure_image
 
 
 class Registry(http.server.BaseHTTPRequestHandler):
-    """Serves one image from a directory as ``podman push … dir:`` writes it: the read side of a registry's protocol."""
+    """Read side of the registry protocol. Serves one image from a directory that ``podman push … dir:`` wrote."""
 
     protocol_version = "HTTP/1.1"
     directory: Path

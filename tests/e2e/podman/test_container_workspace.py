@@ -1,4 +1,4 @@
-"""Where the repository comes from, and who owns it."""
+"""Tests of the workspace in a container: source of the repository, owner, user and environment."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""docker's own command line takes what we tell it. Its daemon is played by podman's service, which speaks its API."""
+"""Tests of the arguments for docker's command line. podman's service, which has docker's API, replaces the daemon."""
 
 import asyncio
 import shutil

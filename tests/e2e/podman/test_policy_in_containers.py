@@ -1,4 +1,4 @@
-"""Read-only and hidden files by every route, in containers."""
+"""Tests of the policy for read-only and hidden files in containers, by every route of attack."""
 
 import pytest
 

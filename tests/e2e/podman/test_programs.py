@@ -1,4 +1,4 @@
-"""The verdicts on programs that attack their own sandbox, on a laptop; the cluster's are in tests/e2e/cluster/own."""
+"""Tests of programs that attack their own sandbox, on a laptop. tests/e2e/cluster has the test for a cluster."""
 
 import asyncio
 

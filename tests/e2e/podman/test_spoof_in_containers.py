@@ -1,4 +1,4 @@
-"""Every attack, and every honest repair, with the agent and the verifier in containers."""
+"""Tests of every attack and every honest repair, with the agent and the verifier in containers."""
 
 import base64
 
@@ -8,7 +8,7 @@ from tests.fakes.attacks import processes
 from tests.fakes.attacks.every import EVERY_ATTACK, REPAIRS, cases
 from tests.fakes.attacks.model import accept, withstand
 
-# The image has no make; this much of it is enough to run a goal's recipe, from the file that make itself prefers.
+# The image has no make. This script runs a target's recipe from the file that make would choose.
 MAKE = """\
 #!/bin/sh
 for file in GNUmakefile makefile Makefile; do

@@ -1,4 +1,4 @@
-"""A runner in a container from which the agent takes what it needs: the episode has a verdict."""
+"""Tests of a container whose agent takes the runner's resources: the episode still has an outcome."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every attack, repair and route around the policy where nothing isolates; ``make test`` plays one of each sort."""
+"""Tests of attacks, repairs and routes around the policy without a sandbox. ``make test`` runs a sample of them."""
 
 import pytest
 

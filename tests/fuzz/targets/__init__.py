@@ -1,4 +1,4 @@
-"""What is fuzzed: each module has a ``TARGET``; modules are imported when their target runs."""
+"""Fuzz targets: each module has a ``TARGET`` and is imported only when its target runs."""
 
 import importlib
 

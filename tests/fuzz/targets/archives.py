@@ -1,4 +1,4 @@
-"""Archives by a stranger, unpacked on the trusted side and in the sandbox: nothing leads outside, nothing explodes."""
+"""Target for untrusted archives, unpacked as a source and in the sandbox: no path leads outside, sizes are limited."""
 
 import contextlib
 import gzip
@@ -24,7 +24,7 @@ from tests.fuzz.engine import Target
 from tests.fuzz.mutation import changed
 
 _FILE_BYTES = 32 * 1024**2
-"""Limit of one file. The limit of the runner is two gigabytes."""
+"""Limit of a file's size. The runner's own limit is two gigabytes."""
 _NAMES = (
     "a",
     "a/b",
@@ -77,7 +77,7 @@ _KINDS = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR, stat.S_IFIFO, 0)
 
 
 class Member(NamedTuple):
-    """What a tar or a zip is made of; each uses some of it."""
+    """A member of a tar or zip archive. Each format uses some of the fields."""
 
     name: str
     type: bytes
@@ -119,7 +119,7 @@ def _tar(members: list[Member], form: int, compressed: bool) -> bytes:
 def _zip(members: list[Member], method: int) -> bytes:
     out = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(out, "w", method) as archive:
-        warnings.simplefilter("ignore")  # a name that is there twice
+        warnings.simplefilter("ignore")  # duplicate names
         for each in members:
             member = zipfile.ZipInfo(each.name or "n")
             member.external_attr = (each.kind | each.mode) << 16

@@ -1,4 +1,4 @@
-"""Configuration, commands and sources by an agent: each is judged at once, in bounded memory, and nothing is raised."""
+"""Target for an agent's configuration files, commands and sources: they are checked fast, without exceptions."""
 
 from hypothesis import strategies as st
 
@@ -26,7 +26,7 @@ _INPUTS = st.tuples(_TEXTS, _TEXTS, _PATHS)
 
 
 def check(value: tuple[bytes, bytes, str]) -> None:
-    """Judge a text as a command and as a change of a file."""
+    """Check a text as a command and as a change of a file."""
     before, after, path = value
     reads_history(after.decode("utf-8", "surrogateescape"))
     change = FileVersion(after)

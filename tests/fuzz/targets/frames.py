@@ -1,6 +1,6 @@
-"""Frames of a runner, which untrusted code may have taken over, read by the trusted side; and the runner's own reader.
+"""Target for frames of a runner, which untrusted code may control, and for the runner's own reader.
 
-A call ends with an answer of its type or with one of the errors that callers expect, whatever arrives.
+For any bytes, a call returns an answer of its type or raises an error that callers expect.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ def frame(header: object, payload: bytes = b"") -> bytes:
 
 
 def _with(examples: list[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """One of the examples with another value for one of its names."""
+    """One of the examples with another value for one of its keys."""
 
     def change(example: dict[str, Any], place: int, value: object) -> dict[str, Any]:
         return {**example, sorted(example)[place % len(example)]: value}
@@ -137,7 +137,7 @@ _INPUTS = st.tuples(st.sampled_from(sorted(_OPERATIONS)), _STREAMS)
 
 
 def check(value: tuple[str, bytes]) -> None:
-    """Answer one call with ``value``'s bytes and hang up; then let the runner's own reader read them."""
+    """Answer a call with the bytes and close the connection. Then read the bytes with the runner's own reader."""
     operation, stream = value
     asyncio.run(_answered(_OPERATIONS[operation], stream))
     _read_by_runner(stream)
@@ -169,7 +169,7 @@ async def _answered(operation: Callable[[RunnerClient], Coroutine[Any, Any, Any]
 def _read_by_runner(stream: bytes) -> None:
     reading, writing = os.pipe()
     try:
-        # What fits into a pipe at once; nobody reads beside this thread.
+        # The bytes must fit into the pipe's buffer, because no other thread reads.
         os.write(writing, stream[:60_000])
         os.close(writing)
         connection = Connection(reading, -1)

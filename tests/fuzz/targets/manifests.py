@@ -1,4 +1,4 @@
-"""Manifests by a stranger: everything wrong with one is a ``ManifestError``, within the bounds of the reader."""
+"""Target for untrusted manifests: every error is a ``ManifestError``, within the limits of the reader."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ _PIECES = (
 
 
 def _changed(number: int, path: list[int], name: str, value: object, file: str) -> tuple[bytes, str]:
-    """A valid document with another value, or one more, at one place."""
+    """A valid document with a changed or added value at some place."""
     copy = yaml.load(_WRITTEN[number], _LOADER)
     place = copy
     for step in path:
@@ -66,7 +66,7 @@ _INPUTS = st.tuples(mutated(_TEXTS, _PIECES), _FILES) | _CHANGED
 
 
 def check(value: tuple[bytes, str]) -> None:
-    """Read the text as a manifest, and as a value of the command line; what is read can be written."""
+    """Read the text as a manifest and as a value of the command line, then write the result."""
     data, name = value
     text = data.decode("utf-8", "surrogateescape")
     with contextlib.suppress(ManifestError):

@@ -1,4 +1,4 @@
-"""Patches by a stranger: what does not apply is a ``PatchError``; what was read can be written and read again."""
+"""Target for untrusted patches: invalid patches raise ``PatchError``, valid ones can be written and read again."""
 
 import contextlib
 
@@ -53,7 +53,7 @@ _INPUTS = st.tuples(mutated(_EXAMPLES, _PIECES), _DELTAS, st.text(max_size=30), 
 
 
 def check(value: tuple[bytes, bytes, str, str]) -> None:
-    """Apply a patch to a small tree and write what came of it as a patch, which must lead to the same tree."""
+    """Apply a patch to a small tree and write the changes as a patch, which must lead to the same tree."""
     patch, delta, old, new = value
     with contextlib.suppress(ValueError):
         apply_delta(_TREE["bin"].data, delta)
@@ -67,7 +67,7 @@ def check(value: tuple[bytes, bytes, str, str]) -> None:
 
 
 def _without_modes(versions: dict[str, FileVersion | None]) -> dict[str, tuple[bytes, str] | None]:
-    """Of permissions git keeps the executable bit alone; a version that is as it was is no change."""
+    """The changed versions with git's mode, which keeps only the executable bit of the permissions."""
     kept = {path: version and (version.data, version.git_mode) for path, version in versions.items()}
     before = {path: (version.data, version.git_mode) for path, version in _TREE.items()}
     return {path: version for path, version in kept.items() if version != before.get(path)}

@@ -1,4 +1,4 @@
-"""Policy files and paths by a stranger: every question has an answer, at once, and protection covers what it names."""
+"""Target for untrusted policy files and paths: every query returns fast, and ignored files are read-only."""
 
 import contextlib
 
@@ -84,7 +84,7 @@ _INPUTS = st.tuples(
 
 
 def check(value: tuple[dict[str, str], list[str], list[str], str]) -> None:
-    """Ask a policy about every path, and the scoring's own protection too."""
+    """Query a policy and the protection of scoring for every path."""
     files, own, paths, text = value
     for patterns in ((), own):
         with contextlib.suppress(ManifestError):

@@ -1,4 +1,4 @@
-"""The report of a test run, which the code under test may write to, from its bytes to the verdict."""
+"""Target for reports of test runs, which the code under test may write, from their bytes to the score."""
 
 import msgspec
 from hypothesis import strategies as st
@@ -47,7 +47,7 @@ _INPUTS = st.tuples(
 
 
 def check(value: tuple[bytes, Mode, int | None, str]) -> None:
-    """Read and judge a report; the verdict can be stored."""
+    """Read and score a report, and encode the score."""
     data, mode, status, ended_by = value
     report = parse_report(data, _TOKEN)
     run = RunResult(exit_status=status, ended_by=ended_by, output=data)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Stored results by a stranger: ``dgym ui``, ``replay``, ``report`` and ``results --story`` read them."""
+"""Target for untrusted stored results, as ``dgym ui``, ``replay``, ``report`` and ``results --story`` read them."""
 
 import asyncio
 import contextlib
@@ -95,7 +95,7 @@ def _json(value: object) -> bytes:
 
 
 def _changed(encoded: bytes, path: list[int], value: object) -> bytes:
-    """The example with another value somewhere."""
+    """The example with another value at some place."""
     copy = msgspec.json.decode(encoded)
     place = copy
     for step in path[1:]:
@@ -134,7 +134,7 @@ _INPUTS = st.fixed_dictionaries(
 
 
 def check(files: dict[str, bytes]) -> None:
-    """Read a results directory in every way there is."""
+    """Read a results directory with all of its readers."""
     with tempfile.TemporaryDirectory(prefix="dgym-fuzz-") as name:
         root = Path(name)
         for path, data in files.items():
@@ -156,7 +156,7 @@ def check(files: dict[str, bytes]) -> None:
 
 
 async def _show(library: DirectoryLibrary) -> None:
-    """Every kind of page, as bytes for a browser."""
+    """Render every kind of page and encode it."""
     await library.refresh()
     pages = Pages(library, Links())
     texts = [pages.home(), pages.episodes(Query.parse({}))]

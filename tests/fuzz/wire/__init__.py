@@ -1,1 +1,1 @@
-"""Fuzzing of the sidecar's HTTP calls: schemathesis makes them from docs/openapi.json, a real sidecar answers."""
+"""Fuzzing of the sidecar's HTTP calls: schemathesis generates them from docs/openapi.json, a real sidecar answers."""

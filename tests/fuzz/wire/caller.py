@@ -1,8 +1,8 @@
-"""Calls sidecars for a time each. Runs in an environment that has schemathesis; imports nothing of dgym.
+"""Caller of sidecars, each for a given time. It runs in an environment with schemathesis and does not import dgym.
 
 ``python -m tests.fuzz.wire.caller docs/openapi.json`` reads a line of JSON for each sidecar from standard input
-(``url``, ``tokens``, ``scene``, ``seconds``, ``seed``) and answers each with one: what was called, and what failed.
-Requests are signed and answers checked as docs/wire.md describes it.
+(``url``, ``tokens``, ``scene``, ``seconds``, ``seed``) and writes a line with the answers and the failure for each.
+Requests are signed and answers checked as docs/wire.md describes.
 """
 
 import hashlib
@@ -30,20 +30,20 @@ from schemathesis.checks import CHECKS, load_all_checks
 from tests.fuzz.mutation import changed
 
 HANG_SECONDS = 20.0
-"""A call is answered after two seconds at the latest, unless its body is still being read."""
+"""The sidecar answers a call after two seconds at the latest, unless it is still reading the body."""
 ENDING = {"/v1/finish", "/v1/cancel", "/v1/release", "/v1/terminated"}
-"""Calls after which little else has an effect; they are fuzzed where an episode is to end."""
+"""Calls after which few other calls have an effect. They are fuzzed only in scenes with the end of an episode."""
 _BATCH = 15
 _OFTEN = {"/v1/steps/{seq}": 4, "/v1/peek": 2, "/v1/prepare": 2}
-"""Calls that do most."""
+"""Calls with much code, which are fuzzed several times as often."""
 _CHECKS = ("status_code_conformance", "content_type_conformance", "response_schema_conformance")
 _HARMLESS = {"busy"}
-"""Codes of answers above 499 that are no fault, while the sandbox lives."""
+"""Error codes with a status above 499 that are not failures while the sandbox is running."""
 _LOST = {"sandbox_lost", "verifier_failed", "setup_failed"}
 
 
 class Signed(AuthBase):
-    """Signs a request with a token; ``authorization`` is the header that the answer's signature covers."""
+    """Signs requests with a token and checks the signatures of the answers, as docs/wire.md describes."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
@@ -63,7 +63,7 @@ class Signed(AuthBase):
         return request
 
     def check(self, response: requests.Response) -> None:
-        """Nothing without the sidecar's signature is believed, but that it knows no such token."""
+        """Check the sidecar's signature. Only an answer with status 401 need not be signed."""
         content = hashlib.sha256(response.content).hexdigest()
         expected = self._sign("answer", self._authorization, str(response.status_code), content)
         given_ = response.headers.get("Dgym-Signature", "")
@@ -75,14 +75,14 @@ class Signed(AuthBase):
 
 
 def _text(value: str | bytes) -> str:
-    """A header as the server reads it: bytes that are not UTF-8 as surrogate escapes."""
+    """A header as the server decodes it: invalid UTF-8 becomes surrogate escapes."""
     return (
         (value if isinstance(value, bytes) else value.encode("latin-1")).decode("utf-8", "surrogateescape").strip(" \t")
     )
 
 
 class Caller:
-    """Fuzzes one sidecar."""
+    """Fuzzes a sidecar."""
 
     def __init__(self, document: dict[str, Any], place: dict[str, Any]) -> None:
         self._tokens: dict[str, str] = place["tokens"]
@@ -97,7 +97,7 @@ class Caller:
         self._schema = schemathesis.openapi.from_dict(self._known(document))
 
     def run(self, seconds: float, number: int) -> str:
-        """Call until the time has passed or the sidecar has ended; returns what failed."""
+        """Make calls until the time has passed or the sidecar has ended. Returns the failure or ""."""
         deadline = time.monotonic() + seconds
         operations = [each for each in self._operations() for _ in range(_OFTEN.get(each.path, 1))]
         while not self.over:
@@ -139,14 +139,14 @@ class Caller:
             if chance % 4 and "seq" in (case.path_parameters or {}):
                 case.path_parameters["seq"] = self._next
             if case.headers and (chance < 98 or self._scene not in ("ending", "ended")):
-                # A high epoch supersedes every call after it.
+                # After a call with a high epoch, the sidecar rejects later calls with lower epochs.
                 case.headers.pop("Dgym-Epoch", None)
             self._call(case, role, change if chance % 5 == 0 else None)
 
         try:
             once()
         except Unsatisfiable:
-            pass  # A call without anything in it that could be wrong.
+            pass  # The operation has no part that could be invalid.
         except Exception as error:
             return f"{type(error).__name__}: {error}"[:6000]
         return ""
@@ -160,7 +160,7 @@ class Caller:
             else:
                 response = self._sent(case, signed)
         except requests.ConnectionError:
-            # Of a pod that was released nothing answers any more.
+            # A released pod does not answer any more.
             assert self._scene in ("ending", "ended"), "the sidecar does not answer"
             self.over = True
             return
@@ -176,7 +176,7 @@ class Caller:
         return response
 
     def _raw(self, case: Case, signed: Signed | None, change: int) -> requests.Response:
-        """The body with changes that no schema describes."""
+        """Send the body with random changes of its bytes."""
         data = changed(json.dumps(case.body).encode(), change)
         headers = {name: value for name, value in (case.headers or {}).items() if name.lower() != "content-type"}
         response = self._session.request(
@@ -212,7 +212,7 @@ class Caller:
         return int(state.json()["steps"])
 
     def _known(self, document: dict[str, Any]) -> dict[str, Any]:
-        """The document with the bodies of steps as the episode's tools have them, and without what signs requests."""
+        """The document without security schemes, and with the episode's tools as bodies of steps."""
         document = json.loads(json.dumps(document))
         for methods in document["paths"].values():
             for operation in methods.values():
@@ -237,7 +237,7 @@ def _uploaded(_context: Any, value: Any) -> bytes:
 
 
 def main(path: str) -> None:
-    """Serve standard input."""
+    """Process the lines of standard input."""
     warnings.simplefilter("ignore")
     schemathesis.serializer("application/x-tar", "application/jsonl")(_uploaded)
     load_all_checks()

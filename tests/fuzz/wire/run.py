@@ -1,4 +1,4 @@
-"""Fuzzes the calls of sidecars, one after the other, each with an episode that stands elsewhere."""
+"""Fuzzing of sidecars one after the other, each with an episode in a different scene."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ _ROOT = Path(__file__).parents[3]
 _DOCUMENT = _ROOT / "docs" / "openapi.json"
 _GRACE_SECONDS = 120.0
 _DOWN_SECONDS = 5.0
-"""An episode that ends early leaves time for another; a shorter one than this is not begun."""
+"""Least remaining time for which another sidecar is started after an episode ends early."""
 
 
 class _Task(Place, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class _Callers:
-    """The process that calls: it has schemathesis, which is no dependency of dgym's."""
+    """The process that makes the calls. It uses schemathesis, which is not a dependency of dgym."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -62,7 +62,7 @@ class _Callers:
 
 
 def fuzz_wire(python: str, seconds: float, seed: int) -> Outcome:
-    """Fuzz for about ``seconds``; ``python`` is the interpreter that has schemathesis."""
+    """Fuzz for about ``seconds``. ``python`` is the interpreter that has schemathesis."""
     return asyncio.run(_fuzz(python, seconds, seed))
 
 

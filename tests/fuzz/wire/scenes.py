@@ -1,4 +1,4 @@
-"""Where an episode stands while its sidecar is fuzzed, and the sidecars that stand there."""
+"""Scenes, which are states of an episode while its sidecar is fuzzed, and sidecars in these states."""
 
 import asyncio
 import contextlib
@@ -19,14 +19,14 @@ from tests.fakes.pods import TOOLS, Pod
 
 Scene = Literal["unprepared", "begun", "ending", "ended"]
 SHARES: dict[Scene, float] = {"unprepared": 0.2, "begun": 0.5, "ending": 0.2, "ended": 0.1}
-"""How much of the time each has."""
+"""Share of the time for each scene."""
 MEMORY_BYTES = 128 * 1024**2
-"""What the container of a sidecar may use; the peak of one that is fuzzed stays below."""
+"""Memory limit of a sidecar's container. The peak of a fuzzed sidecar must stay below it."""
 _ANSWER_SECONDS = 2.0
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A sidecar to call: its address, the token of each role, and where its episode stands."""
+    """A sidecar to call: its address, the token of each role, and the scene of its episode."""
 
     url: str
     tokens: dict[str, str]
@@ -34,7 +34,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FuzzedPod(Pod):
-    """A pod whose containers can write nothing of this machine: what they run was not written by anybody."""
+    """A pod whose containers cannot write files of this machine, because they run generated commands."""
 
     def __init__(self, directory: Path, environment: Path, **settings: Any) -> None:
         super().__init__(directory, environment, **settings)
@@ -45,13 +45,13 @@ class FuzzedPod(Pod):
 
 
 class Sidecar(msgspec.Struct, frozen=True):
-    """A sidecar's process, and the place that it serves."""
+    """A sidecar's process and its place."""
 
     place: Place
     process: psutil.Process
 
     def peak_bytes(self) -> int:
-        """The most memory that the process has had."""
+        """The peak resident memory of the process."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
@@ -60,7 +60,7 @@ class Sidecar(msgspec.Struct, frozen=True):
 
 @contextlib.asynccontextmanager
 async def sidecar(scene: Scene) -> AsyncIterator[Sidecar]:
-    """A sidecar in a process of its own, with an episode that stands where ``scene`` says."""
+    """A sidecar in a separate process, with an episode in the state ``scene``."""
     if shutil.which("bwrap") is None:
         raise SystemExit("tests.fuzz: install bubblewrap; the calls of steps run in it")
     environment = Path(await ensure_environment(()))

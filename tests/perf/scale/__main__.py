@@ -1,4 +1,4 @@
-"""Measures all sizes and writes the tables of docs/scale.md.
+"""Measurement of all sizes, which writes the tables of docs/scale.md.
 
 ``python -m tests.perf.scale`` takes about an hour on two cores. ``python -m tests.perf.scale 100 1000`` measures these
 sizes again and keeps the other rows.
@@ -14,7 +14,7 @@ from tests.perf.scale.comparison import compare
 
 SIZES = (100, 300, 1000, 2000, 5000, 10_000)
 _ACTIVE_FROM = 1000
-"""With fewer, leaders are replaced in less than can be measured."""
+"""With fewer episodes, the replacement of a leader is too fast to be measured."""
 
 
 def main(arguments: list[str]) -> None:

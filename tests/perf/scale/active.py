@@ -1,7 +1,7 @@
-"""What a leader takes while episodes are active, and what its successor does.
+"""Benchmark of a leader with active episodes, and of its replacement.
 
-The episodes are held by simulated agents: started, left alone, and ended at a given rate. Then the leader is replaced,
-once by SIGTERM as in a rollout, and once by SIGKILL, while episodes end all the time.
+Simulated agent pods hold the episodes, which are started, left running, and ended at a given rate. Then the leader is
+replaced, once by SIGTERM as in a rollout, and once by SIGKILL. During the replacements episodes end continuously.
 """
 
 import os
@@ -27,19 +27,19 @@ _DECISIONS = ("episodes/status", "pods")
 
 
 class Active(msgspec.Struct, frozen=True, kw_only=True):
-    """A leader with so many active episodes.
+    """Figures of a leader with ``number`` active episodes.
 
     Attributes:
-        number: Of active episodes.
-        starts: Episodes started a second, from the creation of the set to the last assignment.
-        start_ms: CPU of the operator for each of them.
-        start_server_ms: CPU of API server and etcd for each of them.
-        idle: Share of a core that the operator takes while nothing happens.
-        memory: Its largest resident set in MB.
-        ending: Share of a core that it takes while ``rate`` episodes end a second.
-        rate: Episodes that ended a second.
-        handover: Longest pause between two decisions in seconds, as a leader stops and another takes over.
-        takeover: Seconds from a new leader's Lease to its first decision, after the leader before was killed.
+        number: Number of active episodes.
+        starts: Episodes started per second, from the creation of the set to the last assignment.
+        start_ms: Milliseconds of the operator's CPU for each start.
+        start_server_ms: Milliseconds of CPU of API server and etcd for each start.
+        idle: Share of a core that the operator uses while no episode starts or ends.
+        memory: The operator's largest resident set in MB.
+        ending: Share of a core that the operator uses while ``rate`` episodes end per second.
+        rate: Episodes that ended per second.
+        handover: Longest pause between two decisions in seconds, while a leader stops and another takes over.
+        takeover: Seconds from a new leader's Lease to its first decision, after the old leader was killed.
     """
 
     number: int
@@ -55,7 +55,7 @@ class Active(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def active_figures(scratch: Path) -> list[Figure]:
-    """The figures at one size, ``DGYM_PERF_ACTIVE``."""
+    """The figures for ``DGYM_PERF_ACTIVE`` episodes."""
     found = measure_active(scratch / "active", int(os.environ.get("DGYM_PERF_ACTIVE", "10000")))
     what = f"{found.number:,} active"
     return [
@@ -75,7 +75,7 @@ def active_figures(scratch: Path) -> list[Figure]:
 
 
 def measure_active(directory: Path, number: int) -> Active:
-    """Start so many episodes and replace their leader twice."""
+    """Start ``number`` episodes and replace the leader twice."""
     with control_plane(directory) as plane:
         replica = Replica(plane)
         nodes = start_nodes(plane, replica, agents=-(-number // _SLOTS), slots=_SLOTS, hold=True)
@@ -87,7 +87,7 @@ def measure_active(directory: Path, number: int) -> Active:
         ending, rate = _end(plane, replica, nodes, min(_ENDED, number // 4))
         memory = replica.process.largest_mb
         second = _stand_by(plane, replica, 1)
-        # While the leader is replaced some episodes end each second, and not all of them.
+        # While the leader is replaced, some episodes end each second, but never all of them.
         rate_meanwhile = min(20.0, number / 100)
         handover = _hand_over(plane, nodes, replica, second, rate_meanwhile)
         third = _stand_by(plane, replica, 2)
@@ -114,7 +114,7 @@ def _share(plane: ControlPlane, replica: Replica, nodes: SimulatedNodes, seconds
 
 
 def _end(plane: ControlPlane, replica: Replica, nodes: SimulatedNodes, count: int) -> tuple[float, float]:
-    """End so many episodes; the operator's share of a core until the last is finished, and episodes a second."""
+    """End ``count`` episodes. Returns the operator's share of a core until the last end, and episodes per second."""
     ended, before = nodes.counts()["ended"], plane.usage(replica.process, nodes.process)
     nodes.end(count, rate=_RATE)
     plane.wait(lambda: nodes.counts()["ended"] - ended >= count, "the episodes to end")
@@ -125,13 +125,13 @@ def _end(plane: ControlPlane, replica: Replica, nodes: SimulatedNodes, count: in
 def _stand_by(plane: ControlPlane, leader: Replica, number: int) -> Replica:
     replica = Replica(plane, number, agent_port=leader.agent_port)
     plane.wait(replica.is_ready, "the caches of another replica")
-    # It has read the Lease by then.
+    # The replica reads the Lease within this time.
     time.sleep(_LEAD_SECONDS)
     return replica
 
 
 def _hand_over(plane: ControlPlane, nodes: SimulatedNodes, leader: Replica, other: Replica, rate: float) -> float:
-    """The longest pause between two decisions as the leader gets SIGTERM."""
+    """The longest pause between two decisions while SIGTERM stops the leader."""
     begun = datetime.now(UTC)
     nodes.end(int(4 * _LEAD_SECONDS * rate), rate=rate)
     time.sleep(_LEAD_SECONDS)
@@ -143,7 +143,7 @@ def _hand_over(plane: ControlPlane, nodes: SimulatedNodes, leader: Replica, othe
 
 
 def _take_over(plane: ControlPlane, nodes: SimulatedNodes, leader: Replica, other: Replica, rate: float) -> float:
-    """Seconds from the Lease of the successor of a killed leader to its first decision."""
+    """Seconds from the Lease of a killed leader's successor to the successor's first decision."""
     nodes.end(int(40 * rate), rate=rate)
     time.sleep(_LEAD_SECONDS)
     leader.process.stop(signal.SIGKILL)
@@ -154,7 +154,7 @@ def _take_over(plane: ControlPlane, nodes: SimulatedNodes, leader: Replica, othe
 
 
 def _decisions(plane: ControlPlane, since: datetime) -> list[datetime]:
-    """When operators wrote the status of an Episode, or created or deleted a pod."""
+    """The times at which operators wrote the status of an Episode, or created, changed or deleted a pod."""
     return sorted(
         moment
         for entry in plane.server.writes()

@@ -1,8 +1,8 @@
-"""Episodes through the operator, and as many Jobs of the same PodSpec through the Job controller.
+"""Comparison of episodes with the operator, and as many Jobs of the same PodSpec with the Job controller.
 
-Each side has a server of its own, with the same simulated nodes. CPU is counted from the creation of the first object
-to the end of the last. Episodes are created by the operator, from a set; Jobs by this process, over connections that
-are kept. The operator deletes the pods of episodes, the Job controller leaves those of Jobs.
+Each side has a separate server, with the same simulated nodes. CPU is counted from the creation of the first object
+to the end of the last. The operator creates episodes from a set. This process creates Jobs over persistent
+connections. The operator deletes the pods of episodes, the Job controller keeps the pods of Jobs.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ _SIZES = (("EPISODES", "2000"), ("MANY", "10000"))
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One side.
+    """Figures of the episodes or of the Jobs.
 
     Attributes:
-        number: Of episodes or Jobs.
+        number: Number of episodes or Jobs.
         usage: CPU and wall time of all of them.
         memory: The controller's largest resident set in MB.
-        requests: Requests by verb and resource, by the API server's metrics.
-        writes: Writes by user agent, verb and resource, by the audit log.
-        load: Load average of the machine over a minute, at the end.
+        requests: Number of requests by verb and resource, from the API server's metrics.
+        writes: Number of writes by user agent, verb and resource, from the audit log.
+        load: Load average of the machine over the last minute, at the end.
     """
 
     number: int
@@ -52,17 +52,17 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     load: float
 
     def each(self, seconds: float) -> float:
-        """Milliseconds of one episode or Job."""
+        """Milliseconds for each episode or Job."""
         return 1e3 * seconds / self.number
 
     @property
     def writes_each(self) -> float:
-        """Writes of one episode or Job."""
+        """Writes for each episode or Job."""
         return sum(self.writes.values()) / self.number
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Both sides."""
+    """Figures of the episodes and of the Jobs."""
 
     episodes: Side
     jobs: Side
@@ -78,7 +78,7 @@ def compare(scratch: Path, number: int) -> Comparison:
 
 
 def throughput_figures(scratch: Path) -> list[Figure]:
-    """The comparison at one size, ``DGYM_PERF_EPISODES``, and the operator at a larger one, ``DGYM_PERF_MANY``."""
+    """The comparison with ``DGYM_PERF_EPISODES`` episodes, and the operator with ``DGYM_PERF_MANY`` episodes."""
     number, many = (int(os.environ.get(f"DGYM_PERF_{name}", default)) for name, default in _SIZES)
     found = compare(scratch, number)
     with control_plane(scratch / "many") as plane:
@@ -123,7 +123,7 @@ def comparison_figures(found: Comparison) -> list[Figure]:
 
 
 def run_episodes(plane: ControlPlane, number: int) -> Side:
-    """A set of episodes, from its creation to its end."""
+    """Measure a set of episodes, from its creation to its end."""
     replica = Replica(plane)
     nodes = start_nodes(plane, replica, agents=_AGENT_PODS, slots=_SLOTS)
     before = _Before(plane, replica.process, nodes.process)
@@ -133,7 +133,7 @@ def run_episodes(plane: ControlPlane, number: int) -> Side:
 
 
 def run_jobs(plane: ControlPlane, number: int) -> Side:
-    """Jobs, from the creation of the first to the end of the last."""
+    """Measure Jobs, from the creation of the first to the end of the last."""
     flags = (
         "--controllers=job-controller",
         "--leader-elect=false",
@@ -159,7 +159,7 @@ class _Before:
         self._plane = plane
         self._controller = controller
         self._nodes = nodes
-        # The metrics take the API server some CPU, so they are asked for outside of the measured time.
+        # The API server uses CPU to return metrics, so they are requested outside of the measured time.
         self._requests, self._writes = plane.requests(), plane.writes()
         self._usage = plane.usage(controller, nodes)
 
@@ -203,7 +203,7 @@ async def _create_jobs(plane: ControlPlane, number: int) -> None:
 
 
 def _are_complete(plane: ControlPlane) -> bool:
-    # A list of all Jobs is megabytes, which the server would encode each time.
+    # The server would have to encode megabytes for a list of all Jobs.
     found = plane.server.request("GET", f"{_JOBS}?fieldSelector=status.successful%3D0&limit=1")
     return not found["items"]
 
@@ -223,6 +223,6 @@ def job_template() -> dict[str, Any]:
         settings=Settings(sandbox_image="sandbox:1", sidecar_image="sidecar:1"),
     )
     pod = Renderer().render("restricted", context)
-    # The simulated kubelet keeps pods of this component until an agent has ended their episode.
+    # Another component, because the simulated kubelet keeps sandbox pods until an agent has ended their episode.
     pod["metadata"]["labels"]["app.kubernetes.io/component"] = "job"
     return {"metadata": {"labels": pod["metadata"]["labels"]}, "spec": pod["spec"]}

@@ -1,7 +1,7 @@
-"""A control plane of its own for one measurement: etcd, kube-apiserver, and the processes beside them.
+"""Control plane for a single measurement: etcd, kube-apiserver, and the processes that use them.
 
-CPU is read from /proc, requests from the API server's own metrics, writes from its audit log. All three are of the
-processes alone and do not depend on what else the machine does; wall time does, so the load is recorded beside it.
+CPU is read from /proc, requests from the API server's metrics, writes from its audit log. All three count only these
+processes and do not depend on other load of the machine. Wall time does, so the load is also recorded.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _PAUSE = 0.25
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a measurement has taken, or the state at one of its ends.
+    """Resources that a measurement has used, or the counters at its start or end.
 
     Attributes:
         seconds: Wall time.
@@ -48,7 +48,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     nodes: float
 
     def since(self, before: "Usage") -> "Usage":
-        """The difference of two states."""
+        """The difference to earlier counters."""
         mine, others = msgspec.structs.astuple(self), msgspec.structs.astuple(before)
         return Usage(**{name: a - b for name, a, b in zip(self.__struct_fields__, mine, others, strict=True)})
 
@@ -80,20 +80,20 @@ class Process:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
     def stop(self, number: int) -> None:
-        """Send a signal that ends it, and wait until it has ended."""
+        """Send a signal that ends the process, and wait for the end."""
         self._is_stopped = True
         self.child.send_signal(number)
         self.child.wait(60)
 
     def check(self) -> None:
-        """Raise ChildProcessError if it has ended by itself."""
+        """Raise ChildProcessError if the process has ended by itself."""
         if self.child.poll() is not None and not self._is_stopped:
             text = self._log.read_text(errors="replace")[-2000:]
             raise ChildProcessError(f"{self.name} ended with status {self.child.returncode}:\n{text}")
 
 
 class ControlPlane:
-    """The servers, and what runs beside them."""
+    """The API server, etcd, and the started processes."""
 
     def __init__(self, server: ApiServer, processes: contextlib.ExitStack) -> None:
         self.server = server
@@ -103,7 +103,7 @@ class ControlPlane:
     def start(
         self, name: str, *arguments: str, program: str = sys.executable, environment: dict[str, str] | None = None
     ) -> Process:
-        """A process with the server's kubeconfig, ended with the control plane."""
+        """Start a process with the server's kubeconfig. It ends with the control plane."""
         log = self.server.directory / f"{name}.log"
         variables = {**os.environ, "KUBECONFIG": str(self.server.kubeconfig), **(environment or {})}
         with log.open("wb") as output:
@@ -121,12 +121,12 @@ class ControlPlane:
             self._started.remove(process)
 
     def create(self, kind: str, metadata: dict[str, Any], spec: dict[str, Any]) -> None:
-        """Create one of dgym's objects."""
+        """Create an object of dgym's API group."""
         body = {"apiVersion": "dgym.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
         self.server.request("POST", f"{GROUP}/{kind.lower()}s", body)
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Poll the condition while all processes run."""
+        """Poll the condition until it is true. Raises if a process ends."""
         deadline = time.monotonic() + _DEADLINE
         while not condition():
             for process in self._started:
@@ -136,7 +136,7 @@ class ControlPlane:
             time.sleep(_PAUSE)
 
     def usage(self, controller: Process, nodes: Process) -> Usage:
-        """The state now."""
+        """The current counters."""
         servers = dict(_servers(self.server.directory))
         return Usage(
             seconds=time.monotonic(),
@@ -147,7 +147,7 @@ class ControlPlane:
         )
 
     def requests(self) -> Counter[str]:
-        """Requests that the API server has answered so far, by verb and resource; watches are counted as they end."""
+        """Requests that the API server has answered so far, by verb and resource. Watches are counted when they end."""
         found: Counter[str] = Counter()
         for labels, number in _REQUEST.findall(self.server.request("GET", "/metrics")):
             named = dict(_LABEL.findall(labels))
@@ -167,7 +167,7 @@ class ControlPlane:
 
 @contextlib.contextmanager
 def control_plane(directory: Path) -> Iterator[ControlPlane]:
-    """A server with dgym's definitions and an empty namespace."""
+    """A server with dgym's CustomResourceDefinitions and an empty namespace."""
     server = start_api_server(directory)
     try:
         for definition in custom_resource_definitions():

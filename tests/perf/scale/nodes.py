@@ -1,8 +1,8 @@
-"""Kubelets and agents that take no time, in a process of their own: ``python -m tests.perf.scale.nodes``.
+"""Simulated kubelets and agent pods, in a separate process: ``python -m tests.perf.scale.nodes``.
 
-Each pod costs three writes, whichever controller has made it: the binding, the ready containers, and their end. The pod
-of an episode ends once its agent has the episode and, with ``--hold``, was told to end it; every other pod ends as soon
-as it is ready. As kubelets do, this one asks the API server for protobuf.
+Each pod costs three writes, independent of its controller: the binding, the ready containers, and their end. The pod
+of an episode ends when its agent has the episode and, with ``--hold``, after a request to end it. Every other pod ends
+when it is ready. Like real kubelets, the process requests protobuf from the API server.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _ADDRESS = "127.0.0.1"
 
 
 def agent_address(number: int) -> str:
-    """The address of an agent's pod: all agents listen on one port."""
+    """The IP address of an agent pod. All agents listen on the same port."""
     return f"127.0.{1 + number // 250}.{1 + number % 250}"
 
 
@@ -40,10 +40,10 @@ class Nodes:
         self._pods = pods
         self._tasks = tasks
         self._over: set[str] = set()
-        """Pods whose containers have ended: the API server deletes them without their kubelet."""
+        """Pods whose containers have ended. The API server deletes them without the kubelet."""
 
     async def run(self) -> None:
-        """Follow the pods until cancelled."""
+        """Watch the pods until cancelled."""
         async for event in self._pods.watch():
             self._tasks.create_task(self._observe(event))
 
@@ -67,13 +67,13 @@ class Nodes:
         await self.start(name, address)
 
     async def start(self, name: str, address: str) -> None:
-        """The pod is scheduled, and its containers are ready."""
+        """Bind the pod and report its containers as ready."""
         await self._pods.bind(name)
-        # Without the states of containers, which the operator does not need and which take time.
+        # The states of containers are omitted: the operator does not need them, and they take time.
         await self._pods.patch_status(name, reports.running(address, datetime.now(UTC), ()))
 
     async def end(self, name: str, message: str = "") -> None:
-        """All containers have succeeded; the sidecar leaves the message."""
+        """Report all containers as succeeded, with the termination message of the sidecar."""
         now = datetime.now(UTC)
         self._over.add(name)
         states = dict.fromkeys(reports.CONTAINERS, reports.terminated(now))
@@ -83,7 +83,7 @@ class Nodes:
 
 
 class Agents:
-    """All agents behind one port."""
+    """All agents, which listen on the same port."""
 
     def __init__(self, nodes: Nodes, tasks: asyncio.TaskGroup, *, number: int, slots: int, hold: bool) -> None:
         self._nodes = nodes
@@ -159,7 +159,7 @@ class Agents:
         )
 
     async def _end_held(self, request: web.Request) -> web.Response:
-        """End ``count`` of the held episodes, ``rate`` a second."""
+        """End ``count`` of the held episodes, ``rate`` per second."""
         count, rate = int(request.query["count"]), float(request.query["rate"])
         self._tasks.create_task(self._end_at_rate(count, rate))
         return web.json_response({})

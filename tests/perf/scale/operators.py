@@ -1,4 +1,4 @@
-"""Operators under measurement, and the nodes and agents that they work with."""
+"""Measured operators, and the simulated nodes and agent pods that they use."""
 
 import json
 import socket
@@ -10,12 +10,12 @@ from tests.perf.scale.control_plane import GROUP, NAMESPACE, ControlPlane, Proce
 SET = "bench"
 TASK = "calc"
 _SAMPLES = 1000
-"""Of a task at most in one set."""
+"""Highest number of samples for a task in a set."""
 _LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/dgym-operator"
 
 
 class Replica:
-    """One operator process, with the settings of the chart; those given as ``settings`` replace them."""
+    """An operator process with settings as in the chart. ``settings`` replace them."""
 
     def __init__(self, plane: ControlPlane, number: int = 0, *, agent_port: int | None = None, **settings: Any) -> None:
         self.name = f"operator-{number}"
@@ -42,7 +42,7 @@ class Replica:
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
     def is_ready(self) -> bool:
-        """Whether its caches are filled."""
+        """True if the caches are filled."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=10) as answer:
                 return int(answer.status) == 200
@@ -50,7 +50,7 @@ class Replica:
             return False
 
     def leads(self) -> bool:
-        """Whether it holds the Lease by its own word."""
+        """True if the replica reports in its metrics that it holds the Lease."""
         try:
             return self.metric("dgym_operator_is_leader") == 1.0
         except OSError:
@@ -71,7 +71,7 @@ class SimulatedNodes:
             return found
 
     def end(self, count: int, *, rate: float) -> None:
-        """End so many of the held episodes, ``rate`` a second."""
+        """End ``count`` of the held episodes, ``rate`` per second."""
         request = urllib.request.Request(f"{self._url}/end?count={count}&rate={rate}", method="POST")
         urllib.request.urlopen(request, timeout=30).close()
 
@@ -79,7 +79,7 @@ class SimulatedNodes:
 def start_nodes(
     plane: ControlPlane, replica: Replica | None, *, agents: int = 0, slots: int = 0, hold: bool = False
 ) -> SimulatedNodes:
-    """Start nodes, and agents where there is an operator; returns once they serve."""
+    """Start nodes, and agents if there is an operator. Returns once they serve."""
     port = replica.agent_port if replica is not None else free_port()
     arguments = ["--port", str(port), "--agents", str(agents), "--slots", str(slots), *(["--hold"] if hold else [])]
     process = plane.start("nodes", "-m", "tests.perf.scale.nodes", str(plane.server.directory), *arguments)
@@ -100,7 +100,7 @@ def start_nodes(
 
 
 def create_set(plane: ControlPlane, number: int, **spec: Any) -> None:
-    """Tasks, as few as the bound of ``samples`` allows, and a set of so many episodes of them."""
+    """Create a set of ``number`` episodes, with as few tasks as the limit of ``samples`` allows."""
     task = {"entrypoint": "python -m pytest -q", "source": {"files": [{"path": "calc.py", "content": "x = 1\n"}]}}
     tasks = -(-number // _SAMPLES)
     if number % tasks:
@@ -121,10 +121,10 @@ def create_set(plane: ControlPlane, number: int, **spec: Any) -> None:
 
 
 def finished_set(plane: ControlPlane, number: int) -> bool:
-    """Whether the set has finished.
+    """True if the set has finished.
 
     Raises:
-        AssertionError: Not all episodes were resolved.
+        AssertionError: If the set has finished and not all episodes were resolved.
     """
     status = plane.server.request("GET", f"{GROUP}/episodesets/{SET}").get("status", {})
     finished = any(each["type"] == "Finished" and each["status"] == "True" for each in status.get("conditions", ()))
@@ -140,7 +140,7 @@ def lease(plane: ControlPlane) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """A free loopback port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The tables of docs/scale.md, with a row for each number of episodes."""
+"""Tables of docs/scale.md, with a row for each number of episodes."""
 
 from collections.abc import Sequence
 from pathlib import Path

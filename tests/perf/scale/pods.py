@@ -1,7 +1,6 @@
-"""Pods as kubelet and scheduler reach them: a watch in protobuf, and writes that are repeated until they are answered.
+"""Client for the pods of simulated kubelets and schedulers: a watch in protobuf, and writes with retries.
 
-Of each event only the fields that a simulated kubelet needs are read, so that the simulation takes as little of the
-machine as it can.
+It decodes only the fields of an event that a simulated kubelet needs, so that the simulation uses little CPU.
 """
 
 import asyncio
@@ -58,9 +57,9 @@ class Pods:
             yield cls(session, server.url)
 
     async def watch(self) -> AsyncIterator[PodEvent]:
-        """Everything there is and whatever happens to it.
+        """Events of all existing and new pods.
 
-        The API server ends the watch of a client that is behind. It is begun again where it ended.
+        The API server ends the watch of a slow client. It is then continued from the last event.
         """
         version, limits = "", aiohttp.ClientTimeout(total=None)
         accept = {"Accept": f"{_PROTOBUF};stream=watch"}
@@ -90,11 +89,11 @@ class Pods:
         await self._write("PATCH", f"{_PODS}/{name}/status", {"status": status})
 
     async def delete(self, name: str) -> None:
-        """Remove a pod that has ended."""
+        """Delete a terminated pod immediately."""
         await self._write("DELETE", f"{_PODS}/{name}?gracePeriodSeconds=0")
 
     async def _write(self, method: str, path: str, body: Any = None) -> None:
-        """Write once; again while the server is overloaded or another writer was faster. A pod may be gone."""
+        """Write. Retry if the server is overloaded or another writer was faster. Ignore a missing pod."""
         data = None if body is None else msgspec.json.encode(body)
         headers = {"Content-Type": _MERGE if method == "PATCH" else "application/json"}
         async with self._writers:
@@ -138,7 +137,7 @@ def _first(message: bytes, wanted: int) -> bytes:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of each length-delimited field; numbers are skipped."""
+    """Number and bytes of each length-delimited field. Varint fields are skipped."""
     place = 0
     while place < len(message):
         tag, place = _varint(message, place)

@@ -1,4 +1,4 @@
-"""Objects and time for the API layer's tests."""
+"""Fixtures for the tests of the API layer: objects, a clock and a store."""
 
 from collections.abc import Callable
 from random import Random

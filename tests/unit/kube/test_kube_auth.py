@@ -106,7 +106,7 @@ def token(tmp_path: Path) -> Path:
 
 
 def rotate(path: Path, text: str) -> None:
-    """As the kubelet does: another file takes the name."""
+    """Replace the token file by renaming another file, as the kubelet does."""
     successor = path.with_name("successor")
     successor.write_text(text)
     successor.replace(path)

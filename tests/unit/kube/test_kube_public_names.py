@@ -1,4 +1,4 @@
-"""The public face of the API layer: adding to it is a decision, taking from it a break."""
+"""Tests of the public names of the API layer. A removal breaks users, and an addition needs a decision."""
 
 import subprocess
 import sys

@@ -169,7 +169,7 @@ KEYS = st.sampled_from("abc")
 
 
 class QueueAsTold(RuleBasedStateMachine):
-    """Against a model: which keys want a look since when, whatever order things happen in."""
+    """Compares the queue with a model of the queued, delayed and active keys, in any order of calls."""
 
     def __init__(self) -> None:
         super().__init__()

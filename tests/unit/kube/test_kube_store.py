@@ -186,11 +186,11 @@ def test_an_index_follows_every_change(store: InformerStore[Any], thing: Make) -
     assert not owners.values()
 
 
-# Any order
+# Any order of events
 
 
 class World:
-    """A server with one name, and a store that learns of it by answers, a watch that lags, and lists."""
+    """A server with one name, and a store that is updated by responses, by a watch that lags, and by lists."""
 
     def __init__(self, thing: Make) -> None:
         self.thing = thing
@@ -231,7 +231,7 @@ class World:
 
     def own_delete(self) -> None:
         now, known = self.history[-1], self.store.get(A)
-        # Whoever deletes names the UID that the store showed.
+        # A deletion has the UID that the store showed.
         if now is not None and known is not None and now.metadata.uid == known.metadata.uid:
             self.history.append(None)
             self.store.assume_deleted(A, now.metadata.uid)

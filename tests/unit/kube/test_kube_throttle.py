@@ -35,7 +35,7 @@ async def test_waiters_are_served_in_order_and_one_that_leaves_gives_its_place_b
 
 
 class Callers:
-    """Callers of a bucket that has one token a second, and the order in which they got them."""
+    """Callers of a bucket with one token per second. ``served`` has their names in the order of their tokens."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.bucket = TokenBucket(qps=1.0, burst=1, clock=clock, patience=10.0)
@@ -79,7 +79,7 @@ async def test_a_caller_that_has_waited_for_long_comes_first(callers: Callers, c
 async def test_a_caller_that_comes_as_others_wait_does_not_pass_them(callers: Callers, clock: ManualClock) -> None:
     callers.call("waits", Priority.CREATE)
     await settle()
-    # The token is there, and its time has come unnoticed.
+    # The token is available, and the waiting caller has not run yet.
     clock.jump(1.0)
     callers.call("late", Priority.CREATE)
     await settle()
@@ -95,7 +95,7 @@ def test_a_bucket_that_never_gives_is_refused(clock: ManualClock, qps: float, bu
 
 
 class Creates:
-    """Creates that end when the test says so."""
+    """Creations that end when the test calls ``finish``."""
 
     def __init__(self, slow_start: SlowStart) -> None:
         self.slow_start = slow_start
@@ -116,7 +116,7 @@ class Creates:
                 raise
 
     async def finish(self, end: Callable[[asyncio.Future[None]], None]) -> int:
-        """End all that run; how many run then."""
+        """End all running creations and return the number of those that run afterwards."""
         running, self.running = self.running, []
         for answer in running:
             end(answer)

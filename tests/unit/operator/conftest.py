@@ -33,7 +33,7 @@ class SteppedClock:
 
 
 class Objects:
-    """Episodes and pods as a watch would bring them."""
+    """Creates Episodes and pods in the cache, as a watch does."""
 
     def __init__(self, cache):
         self._cache = cache
@@ -93,14 +93,14 @@ def objects(cache):
 
 @pytest.fixture
 def client():
-    """Never opened: whoever asks the API server fails."""
+    """A client that is never opened. A request to the API server fails."""
     access = ClusterAccess(server="http://127.0.0.1:1", credentials=Credentials(None))
     return Client(access, clock=SystemClock(), random=Random(1))
 
 
 @pytest.fixture
 def events(client, clock):
-    """It has room for nothing, so that ``dropped`` counts what is recorded."""
+    """A recorder without room, so that ``dropped`` counts the recorded Events."""
     return EventRecorder(client, controller="dgym.dev/test", instance="1", clock=clock, random=Random(1), limit=0)
 
 
@@ -121,7 +121,7 @@ def looked_at():
 
 @pytest.fixture
 def again():
-    """Names of those whose cause of waiting has changed."""
+    """Names of the episodes that are queued because the cause of their wait has changed."""
     return []
 
 
@@ -175,7 +175,7 @@ def pulling():
 
 
 def create_pod(dispatcher, objects, cache, name, namespace="team", **status):
-    """The Episode's pod is made, and the watch shows it so."""
+    """Record that the Episode's pod was created and that the watch shows the pod."""
     cache.pods.put(objects.pod(f"{name}-1", owner=name, namespace=namespace, **status))
     key = (namespace, name)
     dispatcher.request_pod(key, None)

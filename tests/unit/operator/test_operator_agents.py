@@ -109,7 +109,7 @@ def test_what_an_agent_ought_to_know_and_what_it_ought_to_forget(objects, cache)
     cache.agent_pods.observe_report(agent, reported, cache.clock.now())
     missing, surplus = compare(agent, cache, before=set())
     assert [episode.metadata.name for episode in missing] == ["fix", "old-epoch"]
-    # What this cache does not know may be newer than it; it is asked about once more.
+    # An assignment of an unknown episode may be newer than the cache. It is surplus if the next report has it, too.
     assert surplus == ["uid-over"]
     _, surplus = compare(agent, cache, before={"uid-elsewhere", "uid-unknown"})
     assert surplus == ["uid-over", "uid-elsewhere", "uid-unknown"]

@@ -1,4 +1,4 @@
-"""Calls to agents and sidecars over real HTTP."""
+"""Tests of calls to agent pods and sidecars over HTTP."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ OPERATE_KEY = token_digest(make_token(KEY, episode_uid="uid", attempt=1, role=Ro
 
 
 class Server:
-    """Answers everything with what the test set."""
+    """Answers every request with the response that the test sets."""
 
     def __init__(self):
         self.calls = []
@@ -96,7 +96,7 @@ async def caller():
 
 
 class StandingClock:
-    """It stands until the test moves it."""
+    """A clock that stands still until the test moves it."""
 
     def __init__(self):
         self.moment = datetime(2026, 1, 1, tzinfo=UTC)
@@ -110,7 +110,7 @@ def at(server, *, uid="uid-of-agent", pool=""):
 
 
 async def made(queue):
-    """Wait until every call is made."""
+    """Wait until every call is finished."""
     async with asyncio.timeout(90):
         while len(queue) or queue.active:
             await asyncio.sleep(0)

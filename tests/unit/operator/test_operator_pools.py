@@ -1,4 +1,7 @@
-"""Pools of agents: episodes of a namespace are served by the agents of its pool alone, and each pool has its slots."""
+"""Tests of agent pools. Only the agent pods of its pool serve the episodes of a namespace.
+
+Each agent pool has its slots.
+"""
 
 import pytest
 
@@ -44,7 +47,7 @@ def test_an_episode_gets_an_agent_of_its_pool_alone(dispatcher, objects, cache):
     full = request(dispatcher, objects, "blue", "second")
     dispatcher.round()
     assert [dispatcher.granted_agent_pod(key) for key in keys] == ["uid-a", "uid-b", "uid-b"]
-    # The other pool has slots, and they are not for it.
+    # The other agent pool has slots. They are not for this episode.
     assert dispatcher.granted_agent_pod(full) is None
     dispatcher.round()
     assert "all slots of the agent pods are used" in dispatcher.hold(full).text
@@ -64,7 +67,7 @@ def test_slots_and_head_start_are_of_each_pool(dispatcher, objects, cache, looke
     request_pods(dispatcher, objects, "g1", "g2", namespace="green")
     dispatcher.round()
     assert sorted(looked_at) == [("blue", "b1"), ("blue", "b2"), ("green", "g1")]
-    # What one pool reserves takes no room of another's.
+    # The reservations of an agent pool do not take the room of another agent pool.
     for name in ("b1", "b2"):
         dispatcher.request_pod(("blue", name), None)
         dispatcher.observe_pod(("blue", name), PendingPod(name=f"{name}-1", needs_slot=True))

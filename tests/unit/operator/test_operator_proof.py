@@ -1,4 +1,4 @@
-"""Which pods are an Episode's: by more than their name, their labels and their owner."""
+"""Tests of the proof that a pod belongs to an Episode. Its name, labels and owner are not sufficient."""
 
 import msgspec
 import pytest
@@ -38,7 +38,7 @@ def cache(cache):
 
 @pytest.fixture
 def shown(cache, objects, clock):
-    """The plan for the Episode, once the watch has shown the pod with its name, its labels and its owner."""
+    """Returns the view and the actions for an Episode, after the watch has shown a pod of this name and owner."""
 
     def show(proof, *, key="", uid=None, status=READY, **of_episode):
         episode = objects.episode("fix", spec={"task": {}}, **of_episode)
@@ -71,7 +71,7 @@ def test_a_pod_without_a_proof_is_not_looked_at_and_not_deleted(shown):
     ended = {"name": "sidecar", "state": {"terminated": {"exitCode": 0, "message": str(message)}}}
     view, actions = shown("", status={**READY, "containerStatuses": [ended]})
     assert (view.pod, view.pods, view.unusable_pods) == (None, (), ())
-    # The API server refuses the name, and the Episode then shows why.
+    # The API server refuses the name, and the status of the Episode then shows the cause.
     assert actions == (CreatePod(name="fix-1", attempt=1),)
 
 
@@ -101,7 +101,7 @@ def test_the_pod_that_the_status_refers_to_needs_no_proof(shown):
 
 
 class Server:
-    """Answers every creation of a pod with 409, and has ``pod``."""
+    """Answers every creation of a pod with 409. Reads return ``pod``."""
 
     def __init__(self):
         self.pod = None
@@ -115,11 +115,11 @@ class Server:
         return self.pod
 
     async def ensure(self, _namespace):
-        """As a NetworkPolicy is ensured."""
+        """Stand in for the creation of a NetworkPolicy."""
 
 
 class Reader:
-    """The Episode's own task."""
+    """Returns the Episode's own task."""
 
     async def task(self, episode):
         return DebugTask(metadata=episode.metadata, spec=episode.spec.task)

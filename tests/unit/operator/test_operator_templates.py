@@ -1,4 +1,4 @@
-"""Pod templates are checked before the operator does anything else."""
+"""Tests of the check of pod templates, which comes before all other work of the operator."""
 
 import pytest
 from click.testing import CliRunner

@@ -1,4 +1,4 @@
-"""No name and no link of an archive leads outside of where it is unpacked."""
+"""Tests of archives: names and links cannot lead outside the directory of the unpacked archive."""
 
 import io
 import os

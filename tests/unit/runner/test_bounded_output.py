@@ -1,4 +1,4 @@
-"""Output keeps its head and tail whatever its size, and counts what was cut."""
+"""Tests of bounded output: it keeps its head and tail, and counts the removed part."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

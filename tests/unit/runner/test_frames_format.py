@@ -1,4 +1,4 @@
-"""Both sides speak the same format, and neither believes a length."""
+"""Tests of the frame format: both sides use the same format and check every length."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dgym.runner import connection as inside
 from dgym.sandbox import _channel as outside
 
-# What JSON carries unchanged: whole numbers of 64 bits, text without lone surrogates.
+# Values that JSON keeps unchanged: integers of 64 bits, and text without lone surrogates.
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | _TEXT,
@@ -50,7 +50,7 @@ def read_all_inside(data: bytes) -> list[tuple[dict, bytes]]:
         while (frame := connection.receive()) is not None:
             found.append(frame)
     finally:
-        # Drained, so that the feeder can always end.
+        # Read the rest, so that the feeder can always end.
         while os.read(reading, 65536):
             pass
         feeder.join()

@@ -1,4 +1,4 @@
-"""Memory in use is what the kernel cannot simply drop, and kills for want of it are counted, in both versions."""
+"""Tests of memory groups in both cgroup versions: memory in use without the page cache, and out-of-memory kills."""
 
 import os
 

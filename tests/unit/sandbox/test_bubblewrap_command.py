@@ -1,4 +1,4 @@
-"""What the command line shows to the sandbox and what it refuses to."""
+"""Tests of the bubblewrap command line: the paths that the sandbox sees, and the paths that are refused."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The command line of a container, and what an engine says of itself."""
+"""Tests of the command line of a container, and of the capabilities that an engine reports."""
 
 import re
 from itertools import pairwise
@@ -23,7 +23,7 @@ def container(image=ROOT, **fields):
 
 
 def options(words):
-    """The values of each option, as written."""
+    """Return the values of each option, as written."""
     found = {}
     for name, value in pairwise(words):
         if name.startswith("--"):
@@ -69,7 +69,7 @@ def test_who_programs_run_as(image, fields, user):
     described = container(image, **fields)
     assert described.user == user
     given = options(command_line(PODMAN, described))
-    # Only what begins as root, to make the workspace, has anything to drop.
+    # Only a container that starts as root, to create the workspace, gets capabilities.
     assert given.get("--user") == (None if user is None else ["0:0"])
     assert given.get("--cap-add") == (None if user is None else ["CHOWN", "DAC_OVERRIDE", "SETGID", "SETUID"])
 

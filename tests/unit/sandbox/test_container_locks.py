@@ -1,4 +1,4 @@
-"""The owner of a container is the process that holds its lock."""
+"""Tests of container locks: the process that holds the lock owns the container."""
 
 import os
 import subprocess

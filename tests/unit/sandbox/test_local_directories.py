@@ -1,4 +1,4 @@
-"""Directories of sandboxes: private, removable whatever is in them, and not left behind."""
+"""Tests of sandbox directories: they are private, can always be removed, and are not left behind."""
 
 import os
 import shutil
@@ -179,7 +179,7 @@ def test_the_runner_is_copied_with_bytecode_once(tmp_path, monkeypatch):
 
 
 def _attributes(directory: Path) -> str | None:
-    """The attributes of a directory as lsattr(1) shows them; None where it is not on ext4."""
+    """Return the attributes of a directory as lsattr(1) shows them, or None if it is not on ext4."""
     stat_program, lsattr = shutil.which("stat"), shutil.which("lsattr")
     if stat_program is None or lsattr is None:
         return None

@@ -1,4 +1,4 @@
-"""Which interpreter ``--python`` means, and which requirements are ones."""
+"""Tests of the interpreter that ``--python`` selects, and of the validation of requirements."""
 
 import sys
 import venv

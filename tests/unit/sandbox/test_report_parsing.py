@@ -1,4 +1,4 @@
-"""Reading a report: what counts, what is kept as a sign of tampering, and that no bytes can break it."""
+"""Tests of the report reader: the records that count, the signs of tampering, and arbitrary bytes."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The filter is run by a small interpreter of the kernel's BPF machine: what each system call gets."""
+"""Tests of the seccomp filter. A small interpreter of the kernel's BPF machine runs it for each system call."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ LONG = st.integers(0, 2**64 - 1)
 
 
 def verdict(program, *, architecture, number, arguments=()):
-    """What the kernel's machine returns for one call (``struct seccomp_data`` of a little-endian machine)."""
+    """Run the filter for one system call (``struct seccomp_data`` of a little-endian machine) and return its result."""
     padded = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
     data = struct.pack("<IIQ6Q", number, architecture, 0, *padded)
     instructions = list(struct.iter_unpack("=HBBI", program))
@@ -65,7 +65,7 @@ def test_no_two_calls_have_one_number(machine):
 @given(LONG, st.sampled_from(("clone", "unshare")), st.sampled_from(tuple(ARCHITECTURES)))
 @example(0x1200011, "clone", "x86_64")  # fork
 @example(0x3D0F00, "clone", "x86_64")  # a thread
-@example(0x400, "unshare", "x86_64")  # a table of descriptors of one's own
+@example(0x400, "unshare", "x86_64")  # CLONE_FILES
 def test_processes_and_threads_start_without_new_namespaces_only(flags, name, machine):
     new = any(flags & flag for flag in NEW_NAMESPACES)
     assert of(machine, name, flags) == (EPERM if new else ALLOW)
@@ -123,7 +123,7 @@ def test_all_other_calls_are_allowed(number, arguments, machine):
 
 
 def test_the_kernel_would_load_it(machine):
-    """Every jump stays inside and leads to an instruction; the last one returns."""
+    """Check that every jump leads to an instruction of the program, and that the last instruction returns."""
     instructions = list(struct.iter_unpack("=HBBI", filter_program(machine)))
     assert len(instructions) < 4096
     for at, (code, yes, no, _) in enumerate(instructions):

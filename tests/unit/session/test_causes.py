@@ -1,4 +1,4 @@
-"""What failing tests lack, from the causes that a run reports."""
+"""Tests of the missing requirements of failing tests, derived from the causes that a run reports."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The clock of the deadline: it runs, it is paused, it passes."""
+"""Tests of the deadline clock: start, pause and expiry."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Whatever a tool does, the episode goes on with an observation."""
+"""Tests of the execution of tools: the episode continues with an observation after any error, except a lost sandbox."""
 
 from functools import reduce
 

@@ -1,4 +1,4 @@
-"""A step is executed exactly once, however often and by however many it is asked for."""
+"""Tests of the journal: each step is executed exactly once, for any number of requests and callers."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ EVAL = ToolCall(tool="eval")
 
 
 class Counting:
-    """Executes calls, counting them; waits for ``go`` where it is given."""
+    """Executes calls and counts them. If ``go`` is given, each call waits for it."""
 
     def __init__(self, go: asyncio.Event | None = None) -> None:
         self.calls = 0
@@ -121,7 +121,7 @@ async def test_an_abandoned_step_is_cancelled_and_not_recorded(journal, requests
 
 
 async def leave(requests, key, execute):
-    """Ask once, and go away while it is executed."""
+    """Send a request and cancel it while it is executed."""
     caller = asyncio.create_task(requests.once("look", key, execute))
     while not requests.running("look"):
         await asyncio.sleep(0)

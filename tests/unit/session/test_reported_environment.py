@@ -1,4 +1,4 @@
-"""The report of a sandbox's interpreter and distributions."""
+"""Tests of the report of a sandbox's interpreter and distributions."""
 
 import platform
 import subprocess

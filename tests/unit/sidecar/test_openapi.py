@@ -1,4 +1,4 @@
-"""docs/openapi.json is what the sidecar serves, and OpenAPI by the word of somebody else's validator."""
+"""Tests of docs/openapi.json: it describes the routes of the sidecar, and an independent validator accepts it."""
 
 import importlib.util
 import json
@@ -58,6 +58,6 @@ def test_every_route_is_there_and_no_other(writer):
 
 def test_every_error_is_one_of_some_call(writer):
     text = json.dumps(writer.document()["paths"])
-    unanswered = {ErrorCode.NOT_FOUND}  # no path of the document
+    unanswered = {ErrorCode.NOT_FOUND}  # the document has no such path
     for code in set(ErrorCode) - unanswered:
         assert code.value in text

@@ -1,4 +1,4 @@
-"""Settings, access, uploads, logs: the parts of a sidecar that need no pod."""
+"""Tests of the parts of a sidecar that work without a pod: settings, access, uploads and logs."""
 
 import json
 import logging
@@ -146,7 +146,7 @@ def test_a_higher_epoch_supersedes_a_lower_one_in_every_role():
     with pytest.raises(CallError):
         access.check_current(old)
     call(access, Role.DRIVE, epoch=2)
-    # The operator's own calls have none.
+    # The operator's own calls do not have an epoch.
     call(access, Role.OPERATE, epoch="0")
 
 

@@ -1,4 +1,4 @@
-"""Signatures: whatever is changed of what they cover makes them invalid."""
+"""Tests of signatures: a change of any signed field makes a signature invalid."""
 
 import hashlib
 
@@ -38,7 +38,7 @@ def operate_key(uid, attempt, cluster_key=CLUSTER_KEY):
 
 
 def reported(result, signature):
-    """The outcome as an agent reports it: without the patch, with an address and a message of its own."""
+    """Return the outcome as an agent pod reports it: without the patch, with a URI and a message of the agent pod."""
     return AttemptOutcome.of(result, signature=signature, result_uri="file:///results", message="of the agent")
 
 
@@ -75,7 +75,7 @@ def test_a_signature_names_the_patch(result, uid, other):
     assert patch_is_signed(patch, outcome)
     assert patch_is_signed(other, outcome) == (other == patch)
     assert not patch_is_signed(patch, msgspec.structs.replace(outcome, signature=""))
-    # Another patch's signature does not fit the rest.
+    # The signature of another patch does not fit the other fields.
     elsewhere = msgspec.structs.replace(outcome, signature=f"{content_digest(other)}.{signature.partition('.')[2]}")
     believed = outcome_is_signed(CLUSTER_KEY, elsewhere, episode_uid=uid, attempt=1)
     assert believed == (other == patch)

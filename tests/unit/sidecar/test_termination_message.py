@@ -1,4 +1,4 @@
-"""The last message of a sidecar: short whatever it says, and believed only when it is whole."""
+"""Tests of the sidecar's termination message: it is always short, and it is read only if it is complete."""
 
 import msgspec
 import pytest
@@ -55,7 +55,7 @@ def test_a_verdict_in_another_hand_is_not_believed():
 
 
 def test_spaces_behind_it_change_nothing():
-    """A shorter message is written over a longer one."""
+    """A shorter message overwrites a longer message."""
     data = encode_termination(TerminationMessage(attempt=1, step_in_flight=7, elapsed_seconds=12.5))
     received = decode_termination(data + b"   ")
     assert (received.outcome, received.step_in_flight, received.elapsed_seconds) == (None, 7, 12.5)

@@ -1,4 +1,4 @@
-"""The trajectory travels in pages."""
+"""Tests of the pages of a trajectory."""
 
 from dgym.sidecar.attempt import trajectory_page, utf8
 from dgym.wire import Observation, Step, ToolCall
@@ -6,7 +6,7 @@ from dgym.wire.http import TRAJECTORY_PAGE_LIMIT
 
 
 class Recorded:
-    """What a page is made of."""
+    """A session whose steps have observations of these sizes."""
 
     def __init__(self, *sizes):
         call = ToolCall(tool="bash")

@@ -1,4 +1,4 @@
-"""The uploaded trajectory of an earlier attempt: steps or a refusal, whatever arrives."""
+"""Tests of the uploaded trajectory of an earlier attempt: any input is read as steps or refused."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""docs/wire.md has every error code and every field of the termination message."""
+"""Tests of docs/wire.md: it has every error code and every field of the termination message."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "wire.md").read_text("utf-8")
 def test_every_code_is_there_with_its_status_and_its_exception():
     for code in ErrorCode:
         (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{code}` | {code.status} |"))
-        # A client repeats a busy call, and raises SandboxLost when it gives up.
+        # A client retries after this error, and raises SandboxLost when it stops trying.
         raised = "SandboxLost" if code.retryable else code.exception.__name__
         assert f"`{raised}`" in row.split("|")[-2]
 

@@ -1,4 +1,4 @@
-"""The messages between drivers and sidecars."""
+"""Tests of the messages between drivers and sidecars."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Which hosts sources may come from."""
+"""Tests of the hosts from which sources may be downloaded."""
 
 import pytest
 

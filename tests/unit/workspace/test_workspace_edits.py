@@ -13,7 +13,7 @@ from dgym.workspace._text import declared_encoding
 @pytest.mark.parametrize(
     ("old", "start", "end", "new", "expected"),
     [
-        # The grammar: whole file, one line, a range, insertion, append.
+        # The grammar: whole file, single line, range, insertion, append.
         (b"a\nb\nc\n", None, None, "x", b"x\n"),
         (b"a\nb\nc\n", 2, None, "x", b"a\nx\nc\n"),
         (b"a\nb\nc\n", 2, 3, "x\ny\nz", b"a\nx\ny\nz\n"),
@@ -26,7 +26,7 @@ from dgym.workspace._text import declared_encoding
         (b"", 1, None, "x", b"x\n"),
         (b"", None, None, "x\ny", b"x\ny\n"),
         (b"a\nb\n", 1, None, "\n", b"\nb\n"),
-        # A missing last newline stays missing, and nothing else loses one.
+        # A missing final newline stays missing. Other lines keep their newlines.
         (b"a\nb", 1, None, "x", b"x\nb"),
         (b"a\nb", 2, None, "x\n", b"a\nx"),
         (b"a\nb", 3, None, "x\n", b"a\nb\nx"),
@@ -39,7 +39,7 @@ from dgym.workspace._text import declared_encoding
         (b"a\nb\n", 2, None, "x\r\ny", b"a\nx\ny\n"),
         # Only \r\n, \r and \n end lines.
         (b"a\x0cb\n\xe2\x80\xa8c\nd\n", 2, None, "x\x0cy", b"a\x0cb\nx\x0cy\nd\n"),
-        # Bytes that are no text stay.
+        # Bytes that are not text are kept.
         (b"\xff\xfd\nb\n\x80", 2, None, "\u00e9", b"\xff\xfd\n\xc3\xa9\n\x80"),
         # Encodings: cookie, byte order marks.
         (b"# coding: latin-1\nx = '\xe9'\n", 2, None, "y = '\u00fc'", b"# coding: latin-1\ny = '\xfc'\n"),

@@ -15,7 +15,7 @@ def matching_blocks(before, after):
 
 
 def check(before, after, blocks):
-    """The blocks align equal lines, ascend in both texts and do not touch each other."""
+    """Check that the blocks align equal lines, ascend in both texts and do not touch each other."""
     i = j = -1
     for block in blocks:
         assert block.size > 0

@@ -112,7 +112,7 @@ def test_no_link_that_leaves_passes(links):
         for outside in "abc":
             (root.parent / outside).mkdir()
         for path, target in made.items():
-            # What is missing or loops leads nowhere.
+            # A link that is broken or part of a loop has no target.
             with contextlib.suppress(OSError):
                 real = os.path.realpath(root / path, strict=True)
                 assert resolve_link(path, target, made) is None or f"{real}/".startswith(f"{root}/")
@@ -141,7 +141,7 @@ SPELLINGS = ".gitGIT~1 :\\\u200c\u200d\ufeff\u202eé."
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
-    """Whether git, with the rules of every file system, takes a path into its index."""
+    """Returns whether git, with the rules of every file system, accepts a path into its index."""
     root = tmp_path_factory.mktemp("index")
     run = partial(subprocess.run, cwd=root, capture_output=True, check=False)
     run(["git", "init", "-q"])

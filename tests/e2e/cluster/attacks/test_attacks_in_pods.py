@@ -1,6 +1,6 @@
-"""Attacks on the verdict, and honest repairs, as Episodes: all at once, since each of them takes seconds to start.
+"""Tests of attacks on the score and honest repairs as Episodes. All run in parallel, since each takes seconds to start.
 
-``E2E_SECURITY=all`` plays every one of them (``make e2e-security``), else one of each family and two repairs.
+``E2E_SECURITY=all`` runs all of them (``make e2e-security``). Otherwise an attack of each family and two repairs run.
 """
 
 import json
@@ -20,7 +20,7 @@ from tests.fakes.attacks.model import Played, check_accepted, check_withstood, m
 SECONDS = 2400.0
 EVAL = {"tool": "eval", "arguments": {}}
 EVERY = os.environ.get("E2E_SECURITY") == "all"
-# The image of tasks without one has no make.
+# The default image has no make.
 ATTACKS = [each for each in (*EVERY_ATTACK, *processes.ATTACKS) if not each.needs]
 HONEST = [each for each in REPAIRS if not each.needs]
 if not EVERY:
@@ -30,7 +30,7 @@ if not EVERY:
 
 @pytest.fixture(scope="module")
 def ends(system):
-    """What each Episode came to, by its name."""
+    """Status and stored files of each Episode, by its name."""
     named = {f"attack-{at}": attack for at, attack in enumerate(ATTACKS)}
     named |= {f"repair-{at}": repair for at, repair in enumerate(HONEST)}
     with new_namespace("e2e-attacks") as kubectl:
@@ -43,7 +43,7 @@ def ends(system):
 
 
 def manifest(name, each):
-    """The Episode whose agent makes the changes and submits; one that is to deceive is evaluated before."""
+    """The Episode whose agent makes the changes and submits. If the attack ``deceives``, it calls eval before."""
     calls = [shell(shell_command(each.changes, "pod")), *([EVAL] if getattr(each, "deceives", False) else []), SUBMIT]
     task = msgspec.to_builtins(make_task(**each.task).spec)
     return episode(name, agent=replay(*calls), task=task, backoffLimit=0)
@@ -54,7 +54,7 @@ def are_finished(kubectl):
 
 
 def end_of(ends, name):
-    """What came of an Episode, by its stored result, which its status must agree with."""
+    """The outcome of an Episode from its stored result. The Episode's status must agree with the result."""
     status, stored = ends[name]
     files = {path.rpartition("/")[2]: data.decode() for path, data in stored.items() if f"/{name}/" in path}
     assert "result.json" in files, status
@@ -71,13 +71,13 @@ def end_of(ends, name):
         notes=result.get("notes", ()),
         integrity=SimpleNamespace(clean=result["integrity"].get("clean", False)),
     )
-    # More than an attack that is stopped: no attempt was lost, and a verdict was given.
+    # It is not enough that the attack failed: the episode must have been scored in its only attempt.
     assert status["reason"] in ("Resolved", "Unresolved"), status
     deceived = evaluated is not None and evaluated.get("exitStatus") == 0
     return Played(shown, deceived, (evaluated or changed)["text"])
 
 
-# All of the Episodes end before the first of these tests does.
+# The first of these tests waits for the end of all Episodes.
 @pytest.mark.timeout(SECONDS + 300)
 @pytest.mark.parametrize("attack", cases(ATTACKS))
 def test_an_attack_in_a_pod_is_not_resolved(attack, ends):

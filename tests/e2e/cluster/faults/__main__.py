@@ -1,7 +1,8 @@
 """Faults on a real cluster: ``python -m tests.e2e.cluster.faults PYTEST-ARGUMENTS``.
 
-hack/e2e prepares the cluster and the images. The cells of the matrix go to docs/faults.md.
-``E2E_FAULTS=sample`` runs six cells and a minute of the soak, as ``make e2e`` does; ``E2E_FAULT_RUNS`` repeats all.
+hack/e2e prepares the cluster and the images. The cells of the matrix are written to docs/faults.md.
+``E2E_FAULTS=sample`` runs six cells and a minute of the soak, as ``make e2e`` does. ``E2E_FAULT_RUNS`` is the number
+of repetitions.
 """
 
 import json
@@ -14,7 +15,7 @@ from tests.e2e.cluster.support import new_namespace
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status of pytest; the runs end with the first that fails."""
+    """Exit status of pytest. Stops after the first failed run."""
     runs = int(os.environ.get("E2E_FAULT_RUNS") or 1)
     with new_namespace("e2e-services") as services:
         os.environ["DGYM_E2E_SERVICES"] = json.dumps(addresses(services))

@@ -1,4 +1,4 @@
-"""A cell of the matrix: an episode at a moment, a fault, and what must hold afterwards."""
+"""Cells of the fault matrix: bring an episode to a moment, cause a fault, and check the outcome."""
 
 import json
 import os
@@ -20,7 +20,7 @@ IN_FLIGHT = "step-in-flight.json"
 
 
 def run_cell(stage: Stage, fault: Fault, moment: Moment) -> None:
-    """One episode, and a fault of its own."""
+    """Run an episode with a separate fault."""
     name = unique("cell")
     begin(stage, name, moment)
     seen = pods_of(stage, name)
@@ -30,7 +30,7 @@ def run_cell(stage: Stage, fault: Fault, moment: Moment) -> None:
 
 
 def run_cells(stage: Stage, fault: Fault) -> None:
-    """An episode at each moment, and one fault for all of them."""
+    """Run an episode for each moment, and cause a single fault for all of them."""
     names = {moment: unique("cell") for moment in Moment}
     with ThreadPoolExecutor(len(names)) as threads:
         with stage.one_agent() if fault in OF_ONE_AGENT else nullcontext():
@@ -59,7 +59,7 @@ def pods_of(stage: Stage, name: str) -> set[str]:
 
 
 def conclude(stage: Stage, name: str, fault: Fault, moment: Moment, seen: set[str]) -> None:
-    """Wait for the end, record it, and compare it with the design."""
+    """Wait for the end of the episode, compare it with the design, and record it."""
     status = stage.episodes.finished(name, FINISH_SECONDS)
     observed = end_of(status)
     wanted = designed(fault, moment)
@@ -74,7 +74,7 @@ def conclude(stage: Stage, name: str, fault: Fault, moment: Moment, seen: set[st
 
 
 def end_of(status: dict[str, Any]) -> End:
-    """The end that an Episode's status shows."""
+    """The end that an Episode's status reports."""
     return End(
         reason=status["reason"],
         attempts=status["attempt"],
@@ -85,7 +85,7 @@ def end_of(status: dict[str, Any]) -> End:
 
 
 def check_record(stage: Stage, name: str, status: dict[str, Any]) -> None:
-    """One verdict, and each step once in its attempt."""
+    """Check that a single attempt has a stored result, and that each attempt has each step once."""
     until(lambda: stored(stage, name), what=f"{name}: a stored outcome")
     attempts, verdicts = stage.store.attempts(stage.episodes.namespace, name), stored(stage, name)
     assert [path.name for path in verdicts] == [str(status["attempt"])], attempts
@@ -95,14 +95,14 @@ def check_record(stage: Stage, name: str, status: dict[str, Any]) -> None:
     for attempt in attempts:
         check_steps(attempt)
     if status["reason"] == "Resolved":
-        # A poisoned step is done again in an attempt that begins afresh, and not in one that replays.
+        # An attempt that starts from the beginning repeats a poisoned step. An attempt that replays omits it.
         poisoned = {each["step"] for each in status.get("poisonedSteps", ())}
         shown, every = numbers(verdicts[0]), list(range(1, STEPS + 1))
         assert shown in (every, [number for number in every if number not in poisoned]), shown
 
 
 def check_removed(stage: Stage, names: set[str], pods: set[str]) -> None:
-    """Of the episodes of these names no pod is left, no Secret, and on the node nothing of the pods of these UIDs."""
+    """Check that the episodes have no pods or Secrets, and that the node has no remains of ``pods`` (UIDs)."""
     selector = f"dgym.dev/episode in ({','.join(sorted(names))})"
     until(lambda: not stage.episodes.items("pods", selector), what="the pods to go")
     until(lambda: not node.remains(stage.cluster, pods), what="the node to be clean")
@@ -112,19 +112,19 @@ def check_removed(stage: Stage, names: set[str], pods: set[str]) -> None:
 
 
 def stored(stage: Stage, name: str) -> list[Path]:
-    """The attempts that have a stored result; the mark of an attempt that was given up is none."""
+    """The attempts that have a stored result. The marker of an abandoned attempt does not count."""
     attempts = [Attempt(path) for path in stage.store.attempts(stage.episodes.namespace, name)]
     return [attempt.path for attempt in attempts if attempt.load() is not None]
 
 
 def check_steps(attempt: Path) -> None:
-    """Steps are numbered without gaps or repetitions."""
+    """Check that the steps are numbered without gaps or repetitions."""
     sequence = [line["seq"] for line in trajectory(attempt)]
     assert sequence == list(range(len(sequence))), f"{attempt}: {sequence}"
 
 
 def numbers(attempt: Path) -> list[int]:
-    """The lines that the steps have left in the workspace's file, as the last step but two showed it."""
+    """The numbers that the steps wrote to the workspace's file, from the output of ``cat counter.txt``."""
     (shown,) = (
         line["observation"]["text"]
         for line in trajectory(attempt)
@@ -134,14 +134,14 @@ def numbers(attempt: Path) -> list[int]:
 
 
 def trajectory(attempt: Path) -> list[dict[str, Any]]:
-    """The steps of a stored trajectory, which may end in the middle of a line if the attempt was given up."""
+    """The steps of a stored trajectory. The file of an abandoned attempt may end in the middle of a line."""
     file = attempt / "trajectory.jsonl"
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
     return [json.loads(line) for line in lines[1:]]
 
 
 def record(fault: Fault, moment: Moment, observed: End, *, as_designed: bool) -> None:
-    """Keep the outcome for the report, if one is to be made."""
+    """Save the outcome for the report, if ``DGYM_E2E_FAULT_RECORDS`` is set."""
     directory = os.environ.get("DGYM_E2E_FAULT_RECORDS")
     if directory:
         cell = {"fault": fault, "moment": moment, **observed.as_json(), "asDesigned": as_designed}

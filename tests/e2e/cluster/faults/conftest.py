@@ -1,4 +1,4 @@
-"""A stage for faults: a cluster on this machine and a release; ``python -m tests.e2e.cluster.faults`` prepares both."""
+"""Fixture for faults: a local cluster and a release, which ``python -m tests.e2e.cluster.faults`` prepares."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What is designed to come of each fault at each moment: the table that the cells of the matrix are compared with."""
+"""Designed outcome of each fault at each moment. The tests compare the cells of the matrix with it."""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from tests.e2e.cluster.faults.moments import Moment
 
 
 class Fault(StrEnum):
-    """What happens."""
+    """The faults that the tests cause."""
 
     SANDBOX_KILLED = "sandbox container killed"
     SANDBOX_OOM = "sandbox OOM-killed"
@@ -29,9 +29,9 @@ class Fault(StrEnum):
 
 
 OF_ONE_EPISODE = (Fault.SANDBOX_KILLED, Fault.SANDBOX_OOM, Fault.POD_DELETED, Fault.POD_EVICTED, Fault.SIDECAR_KILLED)
-"""Faults that other episodes do not notice."""
+"""Faults that affect a single episode."""
 OF_ONE_AGENT = (Fault.AGENT_DELETED, Fault.AGENT_RESTARTED, Fault.AGENT_PARTITIONED)
-"""Faults that every episode of one agent meets."""
+"""Faults that affect every episode of an agent pod."""
 OF_THE_CLUSTER = (
     Fault.LEADER_KILLED,
     Fault.OPERATORS_AWAY,
@@ -42,12 +42,12 @@ OF_THE_CLUSTER = (
     Fault.STORE_AWAY,
     Fault.NODE_LOST,
 )
-"""Faults that all episodes meet."""
+"""Faults that affect all episodes."""
 
 
 @dataclass(frozen=True)
 class End:
-    """How an episode ends: the reason, the number of attempts, and what they count against."""
+    """How an episode ends: the reason, the number of attempts, and the counters of failures."""
 
     reason: str = "Resolved"
     attempts: int = 1
@@ -56,7 +56,7 @@ class End:
     poisoned: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The fields as a dict."""
         return asdict(self)
 
 
@@ -68,11 +68,11 @@ _SANDBOX_IS_OVER = (Moment.DURING_CLOSE, Moment.AFTER_CLOSE)
 
 
 def designed(fault: Fault, moment: Moment) -> End | None:
-    """The designed end; None: there is nothing for the fault to hit, as the sandbox has ended."""
+    """The designed end. None if the fault has no target, because the sandbox has already terminated."""
     if fault in (Fault.SANDBOX_KILLED, Fault.SANDBOX_OOM) and moment in _SANDBOX_IS_OVER:
         return None
     if moment is Moment.AFTER_CLOSE:
-        # The verdict is in the agent's memory: the pod is not needed for it any more.
+        # The agent pod has the outcome in memory and does not need the sandbox pod any more.
         return UNHARMED
     if fault in (Fault.SANDBOX_KILLED, Fault.SANDBOX_OOM, Fault.SIDECAR_KILLED):
         # A step is blamed only if it was in flight.

@@ -1,4 +1,4 @@
-"""Each fault as a context: it is in effect inside, and over afterwards."""
+"""Faults as context managers: a fault is in effect inside the block and ends after it."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ AGENTS = 3
 
 @dataclass(frozen=True)
 class Stage:
-    """The cluster, a release, the namespace that it watches, and where it stores results."""
+    """The cluster, a release, the namespace that it watches, and its results directory."""
 
     cluster: LocalCluster
     release: Release
@@ -35,7 +35,7 @@ class Stage:
 
     @contextmanager
     def one_agent(self) -> Iterator[None]:
-        """Every episode that begins inside is served by the same agent; others are on their way afterwards."""
+        """The same agent pod serves all episodes that begin in the block. Afterwards other agent pods are started."""
         scale_agents(self.release, 1)
         try:
             yield
@@ -77,7 +77,7 @@ def pod_deleted(stage: Stage, name: str) -> Iterator[None]:
 
 @contextmanager
 def pod_evicted(stage: Stage, name: str) -> Iterator[None]:
-    """As a drain does."""
+    """Evict the pod, as ``kubectl drain`` does."""
     pod = pod_of(stage, name)
     path = f"/api/v1/namespaces/{stage.episodes.namespace}/pods/{pod['metadata']['name']}/eviction"
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
@@ -105,7 +105,7 @@ def agent_restarted(stage: Stage, name: str) -> Iterator[None]:
 
 @contextmanager
 def agent_partitioned(stage: Stage, name: str) -> Iterator[None]:
-    """Until other agents have its episodes."""
+    """Partition the agent pod until other agent pods serve its episodes."""
     agent = serving(stage, name)
     uid = agent["metadata"]["uid"]
     with node.partitioned(agent, agent["spec"]["containers"][0]["name"]):
@@ -147,7 +147,7 @@ def component_restarted(stage: Stage, component: str) -> Iterator[None]:
 
 @contextmanager
 def node_lost(stage: Stage) -> Iterator[None]:
-    """The kubelet stops and the episodes' pods die with it; it comes back once they have been given up."""
+    """Stop the kubelet and kill the episodes' pods. Start the kubelet when the operator has abandoned the pods."""
     pods = stage.episodes.items("pods")
     stage.cluster.stop("kubelet")
     try:
@@ -175,7 +175,7 @@ def store_full(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def store_away(stage: Stage) -> Iterator[None]:
-    """The agents may do nothing in it."""
+    """Deny the agent pods all access to the results directory."""
     mode = stage.store.root.stat().st_mode
     stage.store.root.chmod(0)
     try:
@@ -187,14 +187,14 @@ def store_away(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def store_slow(stage: Stage) -> Iterator[None]:
-    """Each write of the agents takes seconds."""
+    """Delay each write of the agent pods by seconds."""
     with node.slowed(stage.store.root):
         yield
         time.sleep(STORE_SECONDS)
 
 
 def of_one(fault: Fault) -> Callable[[Stage, str], AbstractContextManager[None]]:
-    """The fault of one episode or its agent."""
+    """The context manager of a fault that affects an episode or its agent pod."""
     return {
         Fault.SANDBOX_KILLED: sandbox_killed,
         Fault.SANDBOX_OOM: sandbox_oom,
@@ -208,7 +208,7 @@ def of_one(fault: Fault) -> Callable[[Stage, str], AbstractContextManager[None]]
 
 
 def of_all(fault: Fault) -> Callable[[Stage], AbstractContextManager[None]]:
-    """The fault that every episode of the cluster meets."""
+    """The context manager of a fault that affects every episode of the cluster."""
     return {
         Fault.LEADER_KILLED: leader_killed,
         Fault.OPERATORS_AWAY: operators_away,
@@ -222,7 +222,7 @@ def of_all(fault: Fault) -> Callable[[Stage], AbstractContextManager[None]]:
 
 
 def scale_agents(release: Release, replicas: int) -> None:
-    """Wait until there are so many agents, and all are ready."""
+    """Scale the agent pods and wait until all are ready."""
     release.kubectl("scale", "deployment", "--selector", AGENT, f"--replicas={replicas}")
     until(lambda: len(release.kubectl.items("pods", AGENT)) == replicas, what=f"{replicas} agents")
     release.wait()
@@ -251,7 +251,7 @@ def _is_gone(kubectl: Kubectl, pod: dict[str, Any]) -> bool:
 
 
 def _given_up(stage: Stage, pods: list[dict[str, Any]]) -> bool:
-    """Whether every episode of these pods has finished or another pod."""
+    """True if every episode of these pods has finished or has another pod."""
     uids = {pod["metadata"]["uid"] for pod in pods}
     statuses = [each.get("status", {}) for each in stage.episodes.items("episodes")]
     left = [each for each in statuses if each.get("state") != "Finished"]

@@ -1,7 +1,7 @@
-"""The moments of an episode at which a fault may come, and episodes that stay at one of them for a while.
+"""Moments of an episode at which a fault may occur, and episodes that stay at a moment for a while.
 
-The model is scripted: it thinks, a step sleeps, or the tests do, for ``HOLD_SECONDS`` where the fault is to come.
-After the close the episode stays until the test opens its directory in the results store.
+The model is scripted. At the moment of the fault its answer, a step or the tests take ``HOLD_SECONDS``.
+After the close the episode waits until the test opens its directory in the results store.
 """
 
 import json
@@ -17,15 +17,15 @@ from tests.support.calc import BUGGY
 STEPS = 4
 HOLD_SECONDS = 25
 STEP_SECONDS = 5
-"""How long each step takes of an episode that stays nowhere."""
+"""Duration of each step of an episode that does not stay at a moment."""
 STEP_PROGRAM = "sleep"
-"""What runs in the sandbox meanwhile."""
+"""Name of the program that runs in the sandbox during a step."""
 _HELD_STEP = 2
 _SCORING = "/dev/shm/scoring"
 
 
 class Moment(StrEnum):
-    """When."""
+    """Moments of an episode at which a fault may occur."""
 
     BEFORE_FIRST_STEP = "before the first step"
     DURING_STEP = "during a step"
@@ -35,7 +35,7 @@ class Moment(StrEnum):
 
 
 def held_episode(name: str, moment: Moment | None, **spec: Any) -> dict[str, Any]:
-    """An episode whose every step leaves a line in a file, and that stays at the moment; None: at each step a bit."""
+    """An episode that appends a line to a file in each step and stays at ``moment``. None: it pauses in each step."""
     pause = f"; {STEP_PROGRAM} {STEP_SECONDS}" if moment is None else ""
     calls = [shell(f"echo {number} >> counter.txt{pause}") for number in range(1, STEPS + 1)]
     if moment is Moment.BEFORE_FIRST_STEP:
@@ -49,7 +49,7 @@ def held_episode(name: str, moment: Moment | None, **spec: Any) -> dict[str, Any
     source = {"files": [{"path": path, "content": content} for path, content in files.items()]}
     task = task_spec(source, instructions=f"<script>{script}</script>")
     agent = {"name": "debug_agent", "model": "scripted", "maxSteps": STEPS + 10}
-    # A node of two CPUs takes the pods of all slots and those that start ahead of them.
+    # Small requests: a node with two CPUs must have room for the pods of all slots and the pods started in advance.
     little = {"resources": {"requests": {"cpu": "10m", "memory": "64Mi"}}}
     return episode(name, agent=agent, task=task, tools=["bash", "rewrite", "submit"], podOverrides=little, **spec)
 
@@ -80,7 +80,7 @@ def reach(kubectl: Kubectl, name: str, moment: Moment, store: "Gate") -> None:
 
 
 def answered(kubectl: Kubectl, name: str, path: str) -> bool:
-    """Whether the sidecar has answered a call, by its log."""
+    """True if the sidecar's log shows that it has answered the call."""
     pod = kubectl.status(name).get("podName")
     log = kubectl("logs", pod, "--container=sidecar", check=False) if pod else ""
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
@@ -88,7 +88,7 @@ def answered(kubectl: Kubectl, name: str, path: str) -> bool:
 
 
 def counted(kubectl: Kubectl, name: str) -> int:
-    """How many lines the steps have written."""
+    """Number of lines that the steps have written."""
     output = _execute(kubectl, name, "sandbox", "wc -l < /workspace/counter.txt").strip()
     return int(output) if output.isdecimal() else 0
 
@@ -103,7 +103,7 @@ def _execute(kubectl: Kubectl, name: str, container: str, command: str) -> str:
 
 
 class Gate:
-    """The results directory, in which an attempt's own can be closed to the agents and opened again."""
+    """The results directory. The directory of an attempt in it can be made read-only and writable again."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -113,7 +113,7 @@ class Gate:
         return sorted((self.root / namespace / name).glob("*/*"))
 
     def close(self, kubectl: Kubectl, name: str) -> None:
-        """Refuse new files in the directory of the first attempt, as soon as there is its trajectory."""
+        """Make the directory of the first attempt read-only, as soon as it has a trajectory."""
         found = until(
             lambda: list((self.root / kubectl.namespace / name).glob("*/1/trajectory.jsonl")), what=f"{name}: a record"
         )
@@ -121,6 +121,6 @@ class Gate:
         found[0].parent.chmod(0o555)
 
     def open(self, kubectl: Kubectl, name: str) -> None:
-        """Take new files."""
+        """Make the directories of all attempts writable."""
         for directory in self.attempts(kubectl.namespace, name):
             directory.chmod(0o777)

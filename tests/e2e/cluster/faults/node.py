@@ -1,4 +1,4 @@
-"""The node of a local cluster, seen from this machine: its containers' processes, its control groups, its volumes."""
+"""Access from this machine to the node of a local cluster: container processes, control groups and volumes."""
 
 import contextlib
 import itertools
@@ -17,7 +17,7 @@ from hack.cluster.local import LocalCluster
 from hack.cluster.machine import cgroup_roots
 from tests.e2e.cluster.support import Kubectl, run, until
 
-# Of the pods' bridge: the kubelet's probes come from there.
+# Address of the pods' bridge, from which the kubelet's probes come.
 GATEWAY = machine.PODS.replace(".0/24", ".1")
 _STORE_BYTES = 48 * 1024**2
 _FROZEN_SECONDS, _THAWED_SECONDS = 8.0, 0.5
@@ -47,7 +47,7 @@ while not ends and not asked_to_end(thawed):
 
 
 def local_cluster() -> LocalCluster | None:
-    """The cluster that runs on this machine without an engine, if that is the one."""
+    """The running cluster, if it is a cluster of processes on this machine. Otherwise None."""
     try:
         cluster = choose(os.environ)
     except Exception:
@@ -61,7 +61,7 @@ def container_status(pod: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def groups(name: str) -> Iterator[Path]:
-    """The control groups of a container or pod, one in each hierarchy."""
+    """The control groups of a container or pod, at most one in each hierarchy."""
     for root in cgroup_roots():
         for top, below, _ in os.walk(root / components.CGROUP):
             if name in below:
@@ -70,10 +70,10 @@ def groups(name: str) -> Iterator[Path]:
 
 
 def programs(pod: dict[str, Any], name: str) -> set[str]:
-    """The names of the programs that run in a container; empty once it has ended."""
+    """The names of the programs that run in a container. Empty if it has terminated."""
     identity = container_status(pod, name)["containerID"].rpartition("/")[2]
     found = set()
-    # A group goes with its last process, and a process at any time.
+    # A group is removed with its last process, and a process may end at any time.
     with contextlib.suppress(OSError):
         for group in itertools.islice(groups(identity), 1):
             for pid in (group / "cgroup.procs").read_text().split():
@@ -83,7 +83,7 @@ def programs(pod: dict[str, Any], name: str) -> set[str]:
 
 
 def first_process(pod: dict[str, Any], name: str) -> int:
-    """The process with id 1 of a container."""
+    """The process that has id 1 in a container."""
     identity = container_status(pod, name)["containerID"].rpartition("/")[2]
     for group in groups(identity):
         for pid in (group / "cgroup.procs").read_text().split():
@@ -95,14 +95,14 @@ def first_process(pod: dict[str, Any], name: str) -> int:
 
 
 def kill(pod: dict[str, Any], name: str) -> None:
-    """End a container by the signal that none survives."""
+    """Kill a container with SIGKILL and wait for its end."""
     pid = first_process(pod, name)
     os.kill(pid, signal.SIGKILL)
     until(lambda: not Path(f"/proc/{pid}").exists(), what=f"the end of container {name}")
 
 
 def exhaust_memory(pod: dict[str, Any], name: str) -> None:
-    """Have the kernel kill a container's first process for want of memory: another process joins and takes it all."""
+    """Let the kernel OOM-kill a container's first process: another process joins its group and takes all memory."""
     pid = first_process(pod, name)
     identity = container_status(pod, name)["containerID"].rpartition("/")[2]
     (group,) = (group for group in groups(identity) if (group / _limit_file(group)).exists())
@@ -122,11 +122,11 @@ def _limit_file(group: Path) -> str:
 
 
 def kill_pod(pod: dict[str, Any]) -> None:
-    """End every process of a pod, as the loss of its node does."""
+    """Kill every process of a pod, as the loss of its node does."""
     pids = set()
     for group in groups(f"pod{pod['metadata']['uid']}"):
         for directory, _, _ in os.walk(group):
-            # A group goes with its last process.
+            # A group is removed with its last process.
             with contextlib.suppress(OSError):
                 pids.update(Path(directory, "cgroup.procs").read_text().split())
     for pid in pids:
@@ -136,7 +136,7 @@ def kill_pod(pod: dict[str, Any]) -> None:
 
 @contextmanager
 def partitioned(pod: dict[str, Any], name: str) -> Iterator[None]:
-    """Drop every packet of a pod but those of the kubelet's probes."""
+    """Drop every packet of a pod except those of the kubelet's probes."""
     enter = ("nsenter", "--target", str(first_process(pod, name)), "--net", "iptables")
     rules = [(chain, *each) for chain, flag in (("INPUT", "-s"), ("OUTPUT", "-d")) for each in (
         (flag, GATEWAY, "-j", "ACCEPT"), ("!", "-i" if chain == "INPUT" else "-o", "lo", "-j", "DROP"),
@@ -151,20 +151,20 @@ def partitioned(pod: dict[str, Any], name: str) -> Iterator[None]:
 
 
 def inside(cluster: LocalCluster, path: Path) -> Path:
-    """A path of the cluster's mount namespace, from outside."""
+    """The path outside the cluster for a path in the cluster's mount namespace."""
     return Path(f"/proc/{cluster.running()}/root{path}")
 
 
 @contextmanager
 def small_file_system(cluster: LocalCluster, path: Path) -> Iterator[None]:
-    """Mount a file system of its own, of a few megabytes, over a directory of the cluster."""
-    # With the process ids, too: umount reads /proc.
+    """Mount a separate file system of 48 MiB over a directory of the cluster."""
+    # Enter the PID namespace too, because umount reads /proc.
     enter = ("nsenter", "--target", str(cluster.running()), "--mount", "--pid")
     image = cluster.files.state / f"{path.name}.ext4"
     with image.open("wb") as file:
         file.truncate(_STORE_BYTES)
     run("mkfs.ext4", "-q", "-m", "0", str(image))
-    # The kernel frees the loop device with the mount, and the mount with the cluster.
+    # The kernel frees the loop device with the mount, and the mount when the cluster ends.
     run(*enter, "mount", "-o", "loop", str(image), str(path))
     inside(cluster, path).chmod(0o777)
     try:
@@ -176,8 +176,8 @@ def small_file_system(cluster: LocalCluster, path: Path) -> Iterator[None]:
 
 @contextmanager
 def slowed(directory: Path) -> Iterator[None]:
-    """Have every write to a directory's file system wait: it is frozen for seconds, and thaws for a moment."""
-    # A process of its own, which thaws it also where the tests are killed.
+    """Delay every write to a directory's file system: repeatedly freeze it for seconds and thaw it for a moment."""
+    # A separate process, which thaws the file system even if the tests are killed.
     command = [sys.executable, "-c", _FREEZER, str(directory), str(_FROZEN_SECONDS), str(_THAWED_SECONDS)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         yield
@@ -186,7 +186,7 @@ def slowed(directory: Path) -> Iterator[None]:
 
 
 def volume_of(kubectl: Kubectl) -> Path:
-    """The directory behind the one claim of a namespace."""
+    """The directory of the only PersistentVolumeClaim in a namespace."""
     (claim,) = kubectl.items("persistentvolumeclaims")
     volume = kubectl.get("persistentvolume", claim["spec"]["volumeName"])
     assert volume is not None
@@ -194,7 +194,7 @@ def volume_of(kubectl: Kubectl) -> Path:
 
 
 def remains(cluster: LocalCluster, uids: Iterable[str]) -> list[str]:
-    """What is left of pods on the node: control groups (and so processes) and directories."""
+    """Remains of pods on the node: control groups (and so processes) and directories."""
     wanted = set(uids)
     names = {f"pod{uid}" for uid in wanted}
     found = [str(Path(top, name)) for root in cgroup_roots() for top, below, _ in os.walk(root / components.CGROUP)

@@ -1,4 +1,4 @@
-"""The table of docs/faults.md: how an episode ended, with a row for each fault and a column for each moment."""
+"""Table of docs/faults.md: how an episode ended, with a row for each fault and a column for each moment."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +17,7 @@ MOMENTS = (
 
 
 def write(cells: Iterable[dict[str, Any]]) -> None:
-    """Replace the cells that were run. The others stay as they are."""
+    """Replace the cells that were run. The other cells are kept."""
     ends = {(fault, moment): end for fault, *row in MATRIX.rows() for moment, end in zip(MOMENTS, row, strict=True)}
     ends.update({(cell["fault"], cell["moment"]): shown(cell) for cell in cells})
     faults = sorted({fault for fault, _ in ends})

@@ -1,4 +1,4 @@
-"""Runs of the tests of faults: a release, a namespace, and pytest for each part. Needs the services and the images."""
+"""Runs of the fault tests: a release, a namespace, and pytest for each part. The services and images must exist."""
 
 import json
 import os
@@ -19,12 +19,12 @@ from tests.e2e.cluster.support import new_namespace, until
 
 HERE = Path(__file__).parent
 SAMPLE = ("test_sample.py", "test_soak.py")
-# Slots of an agent: it serves an episode at each moment.
+# Slots of an agent pod, so that it can serve an episode at each moment.
 SLOTS = 5
 
 
 def run_staged(arguments: list[str], *, sample: bool) -> int:
-    """The exit status of pytest, of all or of six cells and a minute of the soak."""
+    """Run all tests, or six cells and a minute of the soak. Returns the exit status of pytest."""
     if local_cluster() is None:
         print("no faults: they need a cluster of this machine's own processes (E2E_CLUSTER=local)", flush=True)
         return 0
@@ -36,7 +36,7 @@ def run_staged(arguments: list[str], *, sample: bool) -> int:
 
 @contextmanager
 def staged(watched: str, *, sample: bool) -> Iterator[None]:
-    """A release with agents of a few slots; but for a sample, their results are on a file system of their own."""
+    """A release whose agent pods have few slots. Unless ``sample``, their results are on a separate file system."""
     with new_namespace("e2e-faults") as kubectl, ExitStack() as mounts:
         values = {"crds": {"enabled": True}, "agents": {"slots": SLOTS}}
         release = Release("faults", kubectl.namespace, merged(values_for_tests(watch=watched, agents=AGENTS), values))
@@ -52,7 +52,7 @@ def staged(watched: str, *, sample: bool) -> Iterator[None]:
 
 @contextmanager
 def small_store(release: Release) -> Iterator[None]:
-    """Have the agents see a small file system as their volume."""
+    """Replace the volume of the agent pods by a small file system."""
     cluster = local_cluster()
     assert cluster is not None
     release.kubectl("scale", "deployment", "--selector", AGENT, "--replicas=0")
@@ -63,7 +63,7 @@ def small_store(release: Release) -> Iterator[None]:
 
 
 def run_all(arguments: list[str]) -> int:
-    """The matrix and the soak; what concerns one episode in parallel, what concerns many one by one."""
+    """Run the matrix and the soak. Faults of a single episode run in parallel, other faults one after the other."""
     with tempfile.TemporaryDirectory() as records:
         os.environ["DGYM_E2E_FAULT_RECORDS"] = records
         parallel = run_pytest("test_matrix.py", 6, arguments)
@@ -73,7 +73,7 @@ def run_all(arguments: list[str]) -> int:
 
 
 def run_sample(arguments: list[str]) -> int:
-    """A few cells at a time, and a minute of the soak."""
+    """Run a few cells in parallel, then a minute of the soak."""
     for name, value in (("SOAK_EPISODES", "24"), ("SOAK_SECONDS", "60")):
         os.environ.setdefault(name, value)
     cells, soak = SAMPLE
@@ -81,14 +81,14 @@ def run_sample(arguments: list[str]) -> int:
 
 
 def chooses(file: str, arguments: list[str]) -> bool:
-    """Whether the arguments leave any test of a file: a release takes longer to install than this to find out."""
+    """True if the arguments select a test of the file. This check is faster than the installation of a release."""
     command = [sys.executable, "-m", "pytest", *arguments, "-q", "-n", "0", "--collect-only", str(HERE / file)]
     done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
     return done.returncode != pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def run_pytest(file: str, processes: int, arguments: list[str]) -> int:
-    """The exit status; that the arguments choose none of the tests is no failure."""
+    """Run the tests of a file. Returns 0 if the arguments select none of them."""
     ours = ("--tb=short", "-s", "-n", str(processes), "--dist", "load")
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", *arguments, *ours, str(HERE / file)], check=False)
     return 0 if done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED else done.returncode

@@ -1,4 +1,4 @@
-"""Faults that many episodes meet at once: one episode at each moment, and the fault once."""
+"""Tests of faults that affect many episodes: an episode at each moment, and a single fault."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every fault of one episode at every moment."""
+"""Tests of every fault that affects a single episode, at every moment."""
 
 import pytest
 

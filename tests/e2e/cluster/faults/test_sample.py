@@ -1,4 +1,4 @@
-"""A cell of the matrix for each kind of end, for every change of dgym; the whole matrix takes longer."""
+"""Tests of six cells of the matrix for every change of dgym. The whole matrix takes longer."""
 
 import pytest
 

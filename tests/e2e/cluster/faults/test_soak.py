@@ -1,4 +1,4 @@
-"""Many episodes on a handful of slots, and a random fault every few seconds: none is lost, each has one verdict."""
+"""Test of many episodes on a few slots with a random fault every few seconds: each has exactly one result."""
 
 import os
 import random
@@ -27,18 +27,18 @@ WEIGHTS = [4] * len(OF_ONE_EPISODE) + [1] * (len(FAULTS) - len(OF_ONE_EPISODE))
 VICTIM_SECONDS = 120.0
 OVER = ("over",)
 MISSED = (Failed, AssertionError, LookupError, OSError, StopIteration)
-"""How a fault fails whose victim has gone meanwhile."""
+"""Exceptions that a fault raises if its target has ended in the meantime."""
 
 
 class Strike(NamedTuple):
-    """A fault that was made, and which episode was in which attempt then; "" for one that all episodes meet."""
+    """A caused fault, with the name and attempt of its target. ``name`` is "" if it affects all episodes."""
 
     fault: Fault
     name: str = ""
     attempt: int = 0
 
     def in_time(self, statuses):
-        """Whether it cost the attempt that it was aimed at; the other faults always meet somebody."""
+        """True if the fault ended the target's attempt. Faults with more targets always count as in time."""
         if self.fault not in OF_ONE_EPISODE:
             return True
         status = statuses[self.name]
@@ -63,7 +63,7 @@ def test_soak(stage):
         flush=True,
     )
     for name, status in statuses.items():
-        # A step under which the sandbox died twice is a verdict about the agent.
+        # If the sandbox dies twice during the same step, the episode ends with SandboxKilled.
         assert status["reason"] in ("Resolved", "SandboxKilled"), status
         check_record(stage, name, status)
     check_removed(stage, set(statuses), pods)
@@ -71,7 +71,7 @@ def test_soak(stage):
 
 
 def strike(stage, prefix, chance, pods):
-    """Faults until the time is over or the episodes are: those made, and the number of each that missed its victim."""
+    """Cause faults until the time or all episodes have ended. Returns the faults and the counts of missed targets."""
     made, missed = [], Counter()
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
@@ -96,13 +96,13 @@ def strike(stage, prefix, chance, pods):
 
 
 def find_victims(stage, prefix, pods):
-    """The episodes, by name and attempt, in whose sandboxes a step runs now; ``OVER`` once all have finished."""
+    """Name and attempt of the episodes in whose sandboxes a step is running. ``OVER`` if all episodes have finished."""
     running = {pod["metadata"]["name"]: pod for pod in stage.episodes.items("pods") if pod_runs(pod)}
     found, statuses = [], observe(stage, prefix, pods)
     if is_over(statuses):
         return OVER
     for name, status in statuses.items():
-        # Other pods may be started ahead, and have no agent yet.
+        # Other pods may be started in advance. They have no agent yet.
         pod = running.get(status.get("podName"))
         if pod is not None and status.get("state") != "Finished" and STEP_PROGRAM in node.programs(pod, "sandbox"):
             found.append((name, status["attempt"]))
@@ -116,7 +116,7 @@ def pod_runs(pod):
 
 
 def observe(stage, prefix, pods):
-    """The statuses of all episodes by name; ``pods`` gets the UIDs of the pods that there are now."""
+    """The statuses of all episodes by name. Adds the UIDs of all existing pods to ``pods``."""
     pods.update(pod["metadata"]["uid"] for pod in stage.episodes.items("pods"))
     statuses = {each["metadata"]["name"]: each.get("status", {}) for each in stage.episodes.items("episodes")
                 if each["metadata"]["name"].startswith(prefix)}  # fmt: skip

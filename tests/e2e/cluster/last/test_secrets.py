@@ -1,6 +1,6 @@
-"""Objects, logs, Events and results hold no Secret and no token derived from one.
+"""Test that objects, logs, Events and results contain neither Secrets nor tokens derived from them.
 
-Runs when the tests of the shared release have ended, with what was recorded of them, before the release goes.
+It runs after the other tests of the shared release, reads their recorded objects, and needs the running release.
 """
 
 import json
@@ -20,7 +20,7 @@ CONTAINERS = ("sidecar", "sandbox", "verifier")
 
 
 def secrets_so_far():
-    """Every Secret that was there, the tokens of every attempt, and those of every agent in the last hours."""
+    """Every recorded Secret, the tokens of every attempt, and the tokens of every agent pod in the last hours."""
     found = Secrets()
     for secret in seen(SECRETS):
         found.add(secret)
@@ -36,7 +36,7 @@ def secrets_so_far():
 
 @pytest.fixture
 def observed(namespace, system):
-    """An Episode that has ended and one that waits for its driver; the logs of their pods."""
+    """Run a finished Episode and an Episode that waits for its driver. Returns the logs of their pods."""
     agent = {"name": "debug_agent", "model": "scripted", "maxSteps": 3}
     task = task_spec(inline_source())
     slow = replay(shell("env; ls -R /proc/1 /run /tmp 2>/dev/null | head -200; sleep 15"), SUBMIT)
@@ -54,7 +54,7 @@ def observed(namespace, system):
 
 
 def logs_of_an_attempt(kubectl, name):
-    """The logs of the pod's containers, by what they are."""
+    """The logs of the pod's containers, by a description of the log."""
     pod = kubectl.status(name)["podName"]
     return {f"log of {name} {container}": log(kubectl, pod, container) for container in CONTAINERS}
 
@@ -64,7 +64,7 @@ def log(kubectl, pod, container, *flags):
 
 
 def logs_of_the_release(system):
-    """What operator and agents have written, and those of them that ended."""
+    """The logs of operators and agent pods, including those of terminated containers."""
     texts = {}
     for component in COMPONENTS:
         for pod in system.items("pods", f"app.kubernetes.io/component={component}"):
@@ -79,7 +79,7 @@ def test_no_secret_is_found_outside_of_secrets(observed, system):
     results = read_stored(system)
     texts = {**observed, **logs_of_the_release(system), **{f"stored {path}": data for path, data in results.items()}}
     secrets = secrets_so_far()
-    # It would find them: here they are.
+    # Check first that a Secret is found where it exists.
     assert secrets.found_in(json.dumps(secret_of(system, "dgym-key")).encode())
     assert len(secrets) > 100
     assert texts["log of slow sidecar"]

@@ -1,7 +1,7 @@
 """Builds the images and prints their names: ``python -m tests.e2e.cluster.miniature SANDBOX AGENT``.
 
-``DGYM_E2E_ENGINE`` builds them. One image holds the repository as it is at the end, and one for each row the commit
-that the row begins at. What is built already is not built again.
+``DGYM_E2E_ENGINE`` builds them. One image contains the last commit of the repository. For each row, another image
+contains the row's base commit. Existing images are not built again.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ RUN_TESTS = ".venv/bin/python -W ignore -m pytest -rA -p no:cacheprovider r2e_te
 
 
 def main(sandbox: str, agent: str) -> None:
-    """Build what is missing."""
+    """Build the missing images and print all names."""
     with tempfile.TemporaryDirectory() as directory:
         context = Path(directory)
         commits = write_context(context)
@@ -39,7 +39,7 @@ def main(sandbox: str, agent: str) -> None:
 
 
 def write_context(context: Path) -> list[str]:
-    """Everything the Dockerfile copies; the commits of the rows."""
+    """Write all files that the Dockerfile copies. Returns the base commits of the rows."""
     shutil.copy(HERE / "Dockerfile", context)
     files, testbed = context / "files", context / "testbed"
     rows = make_repository(context)
@@ -56,7 +56,7 @@ def write_context(context: Path) -> list[str]:
 
 
 def pack_the_future(repository: Path) -> None:
-    """Let a remote lead to the last commit as well, and pack refs and objects."""
+    """Add a remote branch at the last commit, and pack refs and objects."""
     git(repository, "remote", "add", "origin", "https://example.com/coins.git")
     git(repository, "update-ref", "refs/remotes/origin/main", "HEAD")
     git(repository, "pack-refs", "--all")
@@ -64,19 +64,19 @@ def pack_the_future(repository: Path) -> None:
 
 
 def write(path: Path, text: str, mode: int = 0o644) -> None:
-    """A file with the directories above it."""
+    """Write a file and create its parent directories."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     path.chmod(mode)
 
 
 def image_id(name: str) -> str:
-    """Empty where there is no such image."""
+    """The image's id. Empty if the image does not exist."""
     return engine("image", "inspect", "--format", "{{.Id}}", name, check=False).strip()
 
 
 def engine(*arguments: str, check: bool = True) -> str:
-    """Run the engine; its output."""
+    """Run the engine and return its output."""
     command = [os.environ["DGYM_E2E_ENGINE"], *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if check and done.returncode != 0:

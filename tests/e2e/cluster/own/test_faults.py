@@ -1,6 +1,6 @@
-"""Agents and operators that go away in the middle: the episode ends with its verdict, each step executed once.
+"""Tests of lost agent pods and operators during an episode: it finishes, and each step is executed once.
 
-A release of its own, that watches one namespace, so that nobody else's episodes are in the way.
+The module has a separate release that watches a single namespace, so that other tests' episodes do not interfere.
 """
 
 import json
@@ -26,13 +26,13 @@ def watched():
 
 @pytest.fixture(scope="module")
 def release(watched):
-    """Two agents, so that one can take over from the other."""
+    """A release with two agent pods, so that the second can take over from the first."""
     with installed("faults", watch=watched.namespace, agents=2) as release:
         yield release
 
 
 def begin(kubectl, steps=STEPS, **spec):
-    """The name of an episode that is in the middle of its steps once this returns."""
+    """Start an episode. Returns its name when it has executed some of its steps."""
     name = unique("counted")
     kubectl.apply(episode(name, agent=counting(steps), task=task_spec(inline_source()), **spec))
     kubectl.reason(name, "Running")
@@ -41,7 +41,7 @@ def begin(kubectl, steps=STEPS, **spec):
 
 
 def counted(kubectl, name):
-    """How many lines the steps have written."""
+    """Number of lines that the steps have written."""
     pod = kubectl.status(name)["podName"]
     output = kubectl(
         "exec", pod, "-c", "sandbox", "--", "sh", "-c", "wc -l < /workspace/counter.txt", check=False
@@ -50,7 +50,7 @@ def counted(kubectl, name):
 
 
 def check_each_step_once(release, kubectl, name, tmp_path, steps=STEPS, attempt=1):
-    """The file in the workspace, as the last steps showed it, and the journal; the status."""
+    """Check the workspace's file, as ``cat`` showed it, and the trajectory. Returns the status."""
     status = kubectl.finished(name)
     assert status["reason"] == "Resolved", kubectl.explain(name)
     assert status["attempt"] == attempt
@@ -90,7 +90,7 @@ def test_the_agent_container_is_restarted_in_place(release, watched, tmp_path):
     before = watched.status(name)["assignment"]
     pod = serving(release, watched, name)["metadata"]["name"]
     for _ in range(2):
-        # The first asks it to drain, the second not to wait.
+        # The first SIGTERM starts draining, the second stops the wait for episodes.
         release.kubectl("exec", pod, "--", "python", "-c", "import os; os.kill(1, 15)", check=False)
     status = check_each_step_once(release, watched, name, tmp_path)
     assert status["assignment"]["agentPodUID"] == before["agentPodUID"]
@@ -111,7 +111,7 @@ def test_the_leader_is_deleted(release, watched, tmp_path):
 def test_operators_that_are_away_while_an_agent_submits_cost_no_verdict(release, watched, tmp_path):
     name = begin(watched)
     release.kubectl("scale", "deployment", "--selector", OPERATOR, "--replicas=0")
-    # No operator reports the end of the sandbox: the sidecar waits once the sandbox has had its time to end.
+    # No operator reports the end of the sandbox. So the sidecar waits after the sandbox's time to stop has passed.
     pod = watched.status(name)["podName"]
     until(lambda: not container(watched, pod, "sidecar")["ready"], what="a sidecar that waits")
     assert "terminated" in container(watched, pod, "sandbox")["state"]
@@ -157,7 +157,7 @@ def test_an_episode_is_suspended_and_goes_on_where_it_was(release, watched, tmp_
     suspended = watched.status(name)
     until(lambda: not watched.items("pods", f"dgym.dev/episode={name}"), what="its pod to go")
     assert (suspended["attempt"], suspended["replay"]["attempt"]) == (1, 1)
-    # Three steps of half a second, by the sidecar's clock.
+    # At least three steps of half a second, measured by the sidecar.
     assert 1 <= suspended["activeSeconds"] <= 30
     suspend(False)
     status = check_each_step_once(release, watched, name, tmp_path, attempt=2)
@@ -165,14 +165,14 @@ def test_an_episode_is_suspended_and_goes_on_where_it_was(release, watched, tmp_
 
 
 def test_an_upgrade_in_the_middle(release, watched, tmp_path):
-    """Agents drain: what runs there goes on."""
+    """Agent pods drain, and their running episodes continue."""
     name = begin(watched)
     release.upgrade({"operator": {"logLevel": "DEBUG"}, "agents": {"podAnnotations": {"rolled": "yes"}}})
     check_each_step_once(release, watched, name, tmp_path)
 
 
 def test_an_uninstallation_in_the_middle():
-    """Nothing is left but the CRDs, and both namespaces can be deleted."""
+    """Only the CRDs are left, and both namespaces can be deleted."""
     with new_namespace("e2e-abandoned") as kubectl:
         with installed("abandoned", watch=kubectl.namespace, agents=1):
             name = begin(kubectl, steps=200)
@@ -186,7 +186,7 @@ def test_an_uninstallation_in_the_middle():
 
 @pytest.fixture
 def attacked(watched):
-    """Episodes whose programs attack their sandboxes, at the same time; their names by program."""
+    """Start an episode for each program that attacks its sandbox. Returns the episodes' names by program."""
     names = {program: unique(program) for program in PROGRAMS}
     for program, name in names.items():
         watched.apply(episode(name, agent=replay(*calls(program)), task=task()))

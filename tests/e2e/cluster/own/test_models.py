@@ -1,4 +1,4 @@
-"""debug_agent on the cluster, with a scripted model behind a Service."""
+"""Tests of debug_agent on the cluster, with a scripted model behind a Service."""
 
 import json
 
@@ -65,7 +65,7 @@ def test_a_model_that_only_rewrites_does_not_solve(release, watched):
 
 
 def sidecar_steps(kubectl, name):
-    """How many steps the sidecar has answered so far, from its log; 0 while there is none."""
+    """Number of steps that the sidecar has answered so far, from its log."""
     log = kubectl("logs", kubectl.status(name)["podName"], "--container=sidecar", check=False)
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     return sum(line.get("path", "").startswith("/v1/steps/") and line.get("code") == "ok" for line in lines)

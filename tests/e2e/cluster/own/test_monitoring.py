@@ -1,4 +1,4 @@
-"""A real Prometheus finds a release: its gauges equal the objects, every panel has data, and failures fire alerts."""
+"""Test of a release with a real Prometheus: gauges equal the objects, panels have data, and failures fire alerts."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def monitoring():
 
 @pytest.fixture
 def release(namespace, monitoring):
-    """With the values of docs/observability.md, and a model whose server answers each request with an error."""
+    """A release with the values of docs/observability.md and a model whose server answers all requests with errors."""
     failing = {"model": FAILING, "endpoint": f"http://{address(REPOSITORIES)}/v1", "max_tries": 3}
     values = {
         "metrics": {"annotations": True},
@@ -49,7 +49,7 @@ def release(namespace, monitoring):
 
 
 def play(namespace):
-    """A set with two arms; beside it an episode of each kind whose trouble panels and alerts show."""
+    """Run a set with two arms, and an episode for each problem that panels and alerts show."""
     namespace.apply(*(debug_task(name, task_spec(inline_source()), watched="yes") for name in ("one", "two")))
     chosen = {"taskSelector": {"matchLabels": {"watched": "yes"}}, "parallelism": 2}
     arms = [{"name": "gold", "agent": {"name": "solution"}}, {"name": "none", "agent": replay(SUBMIT)}]

@@ -1,4 +1,4 @@
-"""``helm test``: it passes where the cluster's network enforces NetworkPolicies, and fails where it does not."""
+"""Tests of ``helm test``: it passes if the cluster's network enforces NetworkPolicies, and fails if it does not."""
 
 import pytest
 
@@ -12,14 +12,14 @@ CLUSTER = str(ROOT / "hack" / "cluster" / "cluster")
 
 @pytest.fixture(scope="module")
 def release():
-    """A release that serves one namespace, in which its test runs."""
+    """A release that serves a single namespace, in which its helm test runs."""
     with new_namespace("e2e-tested") as served, installed("tested", watch=served.namespace, agents=1) as release:
         yield release
 
 
 @pytest.fixture
 def unenforced():
-    """The cluster's network does not enforce policies for a while."""
+    """Stop the enforcement of policies by the cluster's network during the test."""
     if not run(CLUSTER, "status", check=False).startswith("local:"):
         pytest.skip("only the network of a local cluster can be told not to enforce NetworkPolicies")
     run(CLUSTER, "stop", "policies")

@@ -1,7 +1,7 @@
-"""Three teams share a cluster: each has a namespace with Pod Security restricted, a ResourceQuota and a LimitRange.
+"""Test of three teams that share a cluster. Each has a namespace with Pod Security restricted and a ResourceQuota.
 
-One has far more episodes than its quota has room for. Its room is used, hardly a pod is tried in vain, and the others'
-episodes run meanwhile.
+A team has far more episodes than its quota allows. Its quota is used, few pods are rejected, and the other teams'
+episodes run at the same time.
 """
 
 import itertools
@@ -19,13 +19,13 @@ from tests.e2e.cluster.release import installed
 from tests.e2e.cluster.support import Kubectl, new_namespace, until
 
 ROOM = 9
-"""Pods for which the quota of the crowded namespace has room."""
+"""Number of pods that the quota of the crowded namespace allows."""
 WAITING = 200
 EPISODE_SECONDS = 25.0
 WINDOW_SECONDS = 65.0
-"""Two waves of pods at least."""
+"""Time for at least two waves of pods."""
 VACANT_SECONDS = 6.0
-"""Highest vacancy of places for each pod that was made. A busy machine reaches 4 s."""
+"""Highest unused time of the quota's places for each created pod. A busy machine reaches 4 s."""
 RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 ENDED = ("Succeeded", "Failed")
 _FIELDS = r"{.type},{.object.metadata.name},{.object.status.phase},{.object.metadata.deletionTimestamp}{'\n'}"
@@ -44,7 +44,7 @@ def limit_range(**limits):
 
 @pytest.fixture(scope="module")
 def crowded():
-    """Room for nine pods, and a limit of CPU that every container needs: the LimitRange sets it."""
+    """A quota of nine pods and of limits.cpu. The latter requires CPU limits, which the LimitRange sets."""
     with new_namespace("e2e-crowded") as kubectl:
         kubectl.apply(limit_range(default={"cpu": "1"}, defaultRequest={"cpu": "10m"}))
         kubectl.apply(quota(**{"pods": str(ROOM), "limits.cpu": "100"}))
@@ -53,7 +53,7 @@ def crowded():
 
 @pytest.fixture(scope="module")
 def small():
-    """Memory for two pods at a time."""
+    """A quota of memory for two pods."""
     with new_namespace("e2e-small") as kubectl:
         kubectl.apply(quota(**{"requests.memory": "450Mi"}))
         yield kubectl
@@ -61,7 +61,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def roomy():
-    """Room for all its pods, with bounds of each container."""
+    """A quota for all its pods, and a memory limit for each container."""
     with new_namespace("e2e-roomy") as kubectl:
         kubectl.apply(limit_range(max={"memory": "2Gi"}), quota(pods="50"))
         yield kubectl
@@ -75,7 +75,7 @@ def release(crowded, small, roomy):
 
 
 class Occupancy:
-    """How many pods that use the quota a namespace has, over time."""
+    """Number of a namespace's pods that use the quota, over time."""
 
     def __init__(self) -> None:
         self._pods: set[str] = set()
@@ -131,7 +131,7 @@ def watching(kubectl: Kubectl):
 
 
 def posts(release):
-    """Requests of both operators for new pods, by the status of the answer."""
+    """Number of requests of both operators to create pods, by HTTP status."""
     found: dict[int, int] = {}
     for pod in release.kubectl.items("pods", "app.kubernetes.io/component=operator"):
         text = release.kubectl("exec", pod["metadata"]["name"], "--", "python", "-c", _METRICS)
@@ -141,7 +141,7 @@ def posts(release):
 
 
 def start(kubectl, count, seconds):
-    """A set of episodes that last so many seconds."""
+    """Create a set of ``count`` episodes that last ``seconds`` each."""
     agent = replay(*[shell(f"sleep {seconds / 2:g}")] * 2, REPAIR, SUBMIT)
     kubectl.apply(debug_task("sums", task_spec(inline_source())))
     template = {"agent": agent, "podOverrides": {"resources": RESOURCES}}

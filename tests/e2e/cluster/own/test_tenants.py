@@ -1,4 +1,4 @@
-"""Two tenants, each with a pool of agents of its own; and a pod of a tenant's in the place of an episode's."""
+"""Tests of two tenants with separate pools of agent pods, and of a tenant's pod that imitates an episode's pod."""
 
 import os
 
@@ -14,14 +14,14 @@ POOLS = ("red", "blue")
 
 @pytest.fixture(scope="module")
 def tenants():
-    """A namespace for each pool."""
+    """A namespace for each pool of agent pods."""
     with new_namespace("e2e-red") as red, new_namespace("e2e-blue") as blue:
         yield {"red": red, "blue": blue}
 
 
 @pytest.fixture(scope="module")
 def release(tenants):
-    """Each pool has a model that the other has not, and a volume of its own."""
+    """A release with two pools of agent pods. Each has a separate model and volume."""
     pools = [
         {"name": name, "namespaces": [kubectl.namespace], "llmConfig": {f"model-of-{name}": _model()}}
         for name, kubectl in tenants.items()
@@ -37,7 +37,7 @@ def _model():
 
 
 def serving(release, kubectl, name):
-    """The pool of the agent that serves or has served the episode, and its pod."""
+    """The agent pod that serves or has served the episode, and the pool that it belongs to. Returns (pool, pod)."""
     uid = kubectl.status(name)["assignment"]["agentPodUID"]
     pods = release.kubectl.items("pods", "app.kubernetes.io/component=agent")
     (pod,) = (each for each in pods if each["metadata"]["uid"] == uid)
@@ -72,7 +72,7 @@ def test_no_agent_mounts_a_secret_of_another_pool(release, pool):
     secrets = {_secret_of(each) for each in pod["spec"]["volumes"]} - {""}
     assert secrets
     assert all(name.endswith(f"-{pool}") for name in secrets)
-    # And no process of the agent has the key of its own pool.
+    # The agent's container does not mount the keys of its own pool either.
     mounted = {mount["name"] for mount in pod["spec"]["containers"][0]["volumeMounts"]}
     (keys,) = (each["name"] for each in pod["spec"]["volumes"] if _secret_of(each) == f"dgym-agent-keys-{pool}")
     assert keys not in mounted
@@ -84,7 +84,7 @@ def _secret_of(volume):
 
 def test_a_pod_of_the_right_name_is_not_adopted(release, tenants):
     kubectl = tenants["red"]
-    # It waits for its task, so that the tenant is first.
+    # The Episode waits for its task, so that the tenant creates its pod first.
     kubectl.apply(episode("contested", taskRef={"name": "later"}))
     found = kubectl.get("episode", "contested")
     kubectl.apply(stranger("contested-1", found["metadata"]["uid"]))
@@ -100,7 +100,7 @@ def test_a_pod_of_the_right_name_is_not_adopted(release, tenants):
 
 
 def stranger(name, episode_uid):
-    """A tenant's copy of an episode's pod: its name, labels and owner reference."""
+    """A tenant's imitation of an episode's pod, with the same name, labels and owner reference."""
     owner = {
         "apiVersion": "dgym.dev/v1alpha1",
         "kind": "Episode",

@@ -1,4 +1,4 @@
-"""The rights of the chart's roles, compared with all that a run has asked of the API server. Runs after everything."""
+"""Tests of the rights in the chart's roles against all API requests of a run. They run after all other tests."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ SELDOM = {
     "operator (own): create events.k8s.io/events": _INSTALLATION,
     "operator (own): patch events.k8s.io/events": _INSTALLATION,
 }
-"""Rights that no run is sure to use, and what they are for."""
+"""Rights that a run may not use, with their purpose."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def asked():
     with Path(path).open("rb") as log:
         log.seek(int(os.environ.get(START, 0)))
         lines = log.read().decode().splitlines(keepends=True)
-    # The last line may be half written.
+    # The last line may be incomplete.
     return requests(line for line in lines if line.endswith("\n"))
 
 
@@ -52,7 +52,7 @@ def test_nothing_that_was_asked_for_was_denied(asked):
 @pytest.mark.attack("rights")
 def test_every_right_was_used(asked):
     if os.environ.get(WHOLE) != "1" or os.environ.get("E2E_SECURITY") != "all":
-        # Which rights a sample of the faults uses is a matter of luck.
+        # A sample of the faults uses a random part of the rights.
         pytest.skip("only some of the tests were run: make e2e-security runs all")
     rendered = yaml.safe_load_all(run("helm", "template", "dgym", CHART, "--namespace", NAMESPACE))
     rights = granted([each for each in rendered if each], NAMESPACE)

@@ -1,4 +1,4 @@
-"""A namespace whose policy lets one episode be active at a time, and bounds what Episodes ask for."""
+"""Tests of a namespace whose policy allows 1 active episode and limits what an Episode may request."""
 
 import os
 
@@ -8,12 +8,12 @@ from tests.e2e.cluster.episodes import counting, episode, inline_source, task_sp
 from tests.e2e.cluster.support import condition, new_namespace, until
 
 STEPS = 24
-"""Of half a second each: longer than a cause of waiting takes to show."""
+"""Steps of half a second each. Together they take longer than the operator needs to report why an episode waits."""
 
 
 @pytest.fixture(scope="module")
 def bounded():
-    """The namespace that the release's values name."""
+    """The namespace for which the release's values have a policy."""
     with new_namespace("e2e-bounded", name=os.environ["DGYM_E2E_BOUNDED_NAMESPACE"]) as kubectl:
         yield kubectl
 
@@ -27,7 +27,7 @@ def test_no_more_than_max_active_run_and_the_others_say_why_they_wait(bounded):
     def look():
         nonlocal held, most
         pods = {pod["metadata"]["name"] for pod in bounded.items("pods") if "deletionTimestamp" not in pod["metadata"]}
-        # Listed after the pods: one that is unfinished by now was so when its pod was there.
+        # Listed after the pods: an episode that is unfinished now was unfinished when its pod was listed.
         episodes = bounded.items("episodes")
         unfinished = [each for each in episodes if not is_finished(each)]
         most = max(most, sum(f"{each['metadata']['name']}-1" in pods for each in unfinished))
@@ -55,5 +55,5 @@ def test_an_episode_that_asks_for_more_than_is_allowed_gets_no_pod(bounded):
 
 
 def is_finished(each):
-    """Whether the Episode has its verdict."""
+    """True if the Episode has finished."""
     return condition(each.get("status", {}), "Finished").get("status") == "True"

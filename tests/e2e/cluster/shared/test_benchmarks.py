@@ -1,6 +1,6 @@
-"""Miniatures of benchmarks, from rows to figures, as a user runs them; and the health of tasks that are not healthy.
+"""Tests of small benchmarks from import to report, and of the health check on unhealthy tasks.
 
-The images are those of ``tests.e2e.cluster.miniature``.
+``tests.e2e.cluster.miniature`` builds the images.
 """
 
 import json
@@ -28,7 +28,7 @@ ATTEMPTS = {
     "erase": [REPAIR, shell("echo > tests/test_money.py")],
     "look-ahead": [HISTORY],
 }
-"""What agents do to the first task of the miniature of SWE-bench."""
+"""Tool calls of the agents on the first task of the small SWE-bench."""
 RESOLVED = {"repair", "erase"}
 CHANCES = 32
 SOMETIMES = f"""\
@@ -47,19 +47,19 @@ new file mode 100644
 +def test_sometimes(number):
 +    assert repaired or os.urandom(1)[0] % 2
 """
-"""Without the repair each of many tests passes by chance, so that two runs do not agree on all of them."""
+"""Many tests that pass by chance without the repair, so that two runs have different outcomes."""
 
 
 @pytest.fixture(scope="module")
 def image():
-    """The image of a row, or without a number that of the repository with all repairs."""
+    """Returns the image of a row. Without a number, it returns the image of the repository with all repairs."""
     name, _, tag = os.environ["DGYM_E2E_MINIATURE_IMAGE"].rpartition(":")
     return lambda number=None: f"{name}{'' if number is None else f'-{number}'}:{tag}"
 
 
 @pytest.fixture(scope="module")
 def dgym(tmp_path_factory):
-    """Run ``dgym`` where the imported data sets are the module's own."""
+    """Runs ``dgym`` with a separate cache directory for imported data sets."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield lambda *arguments, **settings: run("dgym", *map(str, arguments), **settings)
@@ -78,11 +78,11 @@ def kubectl():
 
 @pytest.fixture(scope="module")
 def applied(dgym, rows, image, kubectl, tmp_path_factory):
-    """Everything that runs, at once; the names of the EpisodeSets."""
+    """Imports and submits all benchmarks at the same time. Returns the names of their adapters."""
     root = tmp_path_factory.mktemp("rows")
 
     def of_row(many, field, kind):
-        """Under ids of their own: one namespace has one task of a name."""
+        """Give the rows unique ids, since task names are unique within a namespace."""
         return [
             row | {"instance_id": f"{kind}-{number}", field: image(number)} for number, row in enumerate(many, start=1)
         ]

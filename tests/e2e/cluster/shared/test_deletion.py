@@ -1,11 +1,11 @@
-"""Whoever deletes a namespace must not be kept waiting, and nobody else may notice."""
+"""Tests of deletion: a namespace or a set is deleted in time, and other namespaces are not affected."""
 
 from tests.e2e.cluster.episodes import counting, debug_task, episode, episode_set, inline_source, task_spec
 from tests.e2e.cluster.support import new_namespace, until
 
 
 def test_a_namespace_is_deleted_in_the_middle(namespace):
-    # Leaving the block deletes the namespace, within a deadline.
+    # The end of the block deletes the namespace, with a deadline.
     with new_namespace("e2e-doomed") as doomed:
         doomed.apply(episode("doomed", agent=counting(200), task=task_spec(inline_source())))
         doomed.reason("doomed", "Running")

@@ -1,4 +1,4 @@
-"""Episodes without agent, driven from outside the cluster by the program of the documentation, and by a person."""
+"""Tests of episodes without an agent: the example program and ``dgym attach`` drive them from outside the cluster."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""One episode of each form, and what a user sees of it."""
+"""Tests of an episode with each form of task source, and of what a user sees of it."""
 
 import json
 

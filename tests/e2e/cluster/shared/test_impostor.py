@@ -1,4 +1,4 @@
-"""A program in the pod's network that answers in the sidecar's place: no verdict of it ever finishes an episode."""
+"""Tests of a program in the pod's network that answers in the sidecar's place: its answers never finish an episode."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ print("flooded", len(kept))
 
 
 def begin(kubectl, name, *calls):
-    """Start an episode whose agent makes these calls, one attempt; returns the name of its pod once it runs."""
+    """Start an episode of one attempt whose agent makes these calls. Returns the name of its pod once it runs."""
     files = {**FILES, "impostor.py": CODE, "flood.py": FLOOD}
     source = {"files": [{"path": path, "content": content} for path, content in files.items()]}
     kubectl.apply(episode(name, agent=replay(*calls), task=task_spec(source), backoffLimit=0))
@@ -42,12 +42,12 @@ def begin(kubectl, name, *calls):
 
 
 def end_the_sidecar(kubectl, pod):
-    """End the sidecar without a verdict, as a program of the sandbox might by taking all of its memory."""
+    """Terminate the sidecar before it has an outcome, as a sandbox program could by exhausting its memory."""
     kubectl("exec", pod, "-c", "sidecar", "--", "python3", "-c", "import os; os.kill(1, 15)", check=False)
 
 
 def check_lost(kubectl, name):
-    """The attempt is lost, and the only one. No step is blamed: the sidecar was told to end, which it has said."""
+    """The only attempt is lost. No step is blamed, because the sidecar has reported that it received SIGTERM."""
     status = kubectl.finished(name)
     blamed = [each["attempt"] for each in status.get("poisonedSteps", ())]
     assert (status["reason"], status["attempt"], blamed) == ("SandboxLost", 1, []), kubectl.explain(name)
@@ -89,7 +89,7 @@ def test_a_program_that_outlives_sandbox_and_sidecar_on_its_port(namespace, tmp_
 
 
 def calls(kubectl, pod):
-    """What the impostor has answered; "gone" once the pod is."""
+    """The calls that the impostor has answered. "gone" if the pod does not exist any more."""
     log = kubectl("logs", pod, "-c", "impostor", check=False)
     if "/v1/" in log:
         return log

@@ -1,4 +1,4 @@
-"""Attacks from a sandbox on what its pod shares: the verifier beside it, and the network around it."""
+"""Tests of attacks from a sandbox on the verifier of its pod and on the network."""
 
 import base64
 import json
@@ -62,12 +62,12 @@ print("reached", json.dumps([*reached, *(["dns"] if resolves(sys.argv[1].rsplit(
 
 
 def program(code):
-    """A command that runs the code as it is."""
+    """A shell command that runs the code unchanged."""
     return f"echo {base64.b64encode(code.encode()).decode()} | base64 -d > /tmp/program.py && python3 /tmp/program.py"
 
 
 def steps_of(kubectl, name, system, tmp_path):
-    """The texts of an episode's observations, and its result."""
+    """The texts of an episode's observations, and its ``result.json``."""
     places = ("-n", kubectl.namespace, "--system-namespace", system.namespace, "--directory", str(tmp_path))
     run("dgym", "results", name, *places)
     (trajectory,) = tmp_path.rglob("trajectory.jsonl")
@@ -86,7 +86,7 @@ def test_nothing_that_a_sandbox_leaves_is_found_by_the_tests(
         "hiddenFiles": [{"path": "test_trusting.py", "content": TRUSTING}],
         "failToPass": [f"test_trusting.py::{name}" for name in NAMES],
     }
-    # In the image of "baseline" programs are root.
+    # Programs run as root in the image of "baseline".
     holder = {"image": baked_image} if template == "baseline" else {"source": inline_source()}
     wait = "until [ -e /tmp/go ]; do sleep 0.2; done"
     calls = [program(LEAVE), "echo yes > /dev/shm/answer", HOSTS, program(FOUND), "ls /dev/shm; id -u", wait]
@@ -94,7 +94,7 @@ def test_nothing_that_a_sandbox_leaves_is_found_by_the_tests(
     kubectl.apply(episode("leaving", agent=replay(*map(shell, calls), SUBMIT), task=task, backoffLimit=0))
     kubectl.reason("leaving", "Running")
     pod = kubectl.status("leaving")["podName"]
-    # The containers share the objects: before the sandbox has ended the verifier finds them.
+    # The containers share the objects: the verifier finds them while the sandbox is running.
     look = ("exec", pod, "-c", "verifier", "--", "python3", "-c", FOUND)
     until(lambda: f"found {COUNT}" in kubectl(*look, check=False), what="the objects in the verifier")
     kubectl("exec", pod, "-c", "sandbox", "--", "touch", "/tmp/go")
@@ -103,7 +103,7 @@ def test_nothing_that_a_sandbox_leaves_is_found_by_the_tests(
         kubectl.explain("leaving")
     )
     texts, result = steps_of(kubectl, "leaving", system, tmp_path)
-    # The sandbox itself has found all of it.
+    # The sandbox itself has found all of them.
     assert f"found {COUNT}" in texts[4]
     assert texts[5].split()[:2] == ["answer", "0" if template == "baseline" else "10001"]
     assert texts[3].count(": Permission denied") + texts[3].count(": Read-only file system") == 3
@@ -138,7 +138,7 @@ def test_a_sandbox_reaches_nobody(namespace, system, sources, tmp_path):
     places = [f"{node}:6443", f"{service}:443", f"{node}:10250", repositories, operator]
     reach = f"{program(REACH)} {' '.join(places)}"
 
-    # A pod of another kind reaches them, as far as policies let it: the attack works.
+    # Another kind of pod reaches them, as far as its policies allow it. So the attack itself works.
     others = Kubectl(service_namespace(repositories))
     (outside,) = (each["metadata"]["name"] for each in others.items("pods", "app=repositories"))
     seen = reached(others("exec", outside, "--", "python3", "-c", REACH, *places))
@@ -158,6 +158,6 @@ def service_namespace(place):
 
 
 def reached(text):
-    """The places in the program's answer."""
+    """The addresses in the program's output."""
     (line,) = (line for line in text.splitlines() if line.startswith("reached "))
     return set(json.loads(line.removeprefix("reached ")))

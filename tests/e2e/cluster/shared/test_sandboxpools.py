@@ -1,4 +1,4 @@
-"""Sandboxes that were started before an episode asks for one."""
+"""Tests of sandbox pools: episodes take sandboxes that were started in advance."""
 
 from tests.e2e.cluster.episodes import (
     REPAIR,
@@ -19,7 +19,7 @@ def pool(name, **spec):
 
 
 def idle(namespace, number):
-    """The names of the pool's pods, once so many wait."""
+    """The names of the sandbox pool's pods, once ``number`` of them are idle."""
 
     def look():
         status = namespace.get("sandboxpool", "warm").get("status", {})

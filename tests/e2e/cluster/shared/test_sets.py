@@ -1,4 +1,4 @@
-"""Ten tasks, two samples each, four at a time: everything counted once, nothing left and nothing run again."""
+"""Tests of EpisodeSets: each episode is run and counted once, and all episodes and pods are deleted."""
 
 from tests.e2e.cluster.episodes import debug_task, episode_set, inline_source, task_spec
 from tests.e2e.cluster.support import condition, run, until
@@ -13,7 +13,7 @@ def active(episodes):
 
 
 def test_ten_tasks_twice_each(namespace):
-    """As a user submits the benchmark."""
+    """Submitted with ``dgym submit``, as a user does it."""
     numbers = (
         "-p",
         f"set.samples={SAMPLES}",
@@ -51,7 +51,7 @@ def test_ten_tasks_twice_each(namespace):
 
 
 def test_too_many_failures_stop_a_set(namespace):
-    """What cannot be set up is no verdict; with ``maxFailed`` the rest is not even begun."""
+    """An episode whose set-up fails is not scored. With ``maxFailed`` 0 the other episodes are not started."""
     spec = task_spec(inline_source(), setupCommands=["exit 3"])
     namespace.apply(*(debug_task(name, spec, broken="yes") for name in ("one", "two", "three")))
     chosen = {"taskSelector": {"matchLabels": {"broken": "yes"}}, "samples": 1, "parallelism": 1, "maxFailed": 0}
@@ -64,7 +64,7 @@ def test_too_many_failures_stop_a_set(namespace):
 
 
 def test_scaling_a_set(namespace):
-    """``kubectl scale`` sets how many run at once; none is a pause."""
+    """``kubectl scale`` sets how many episodes run at the same time. 0 pauses the set."""
     namespace.apply(debug_task("sums", task_spec(inline_source()), scaled="yes"))
     template = {"agent": {"name": "solution"}}
     chosen = {"taskSelector": {"matchLabels": {"scaled": "yes"}}, "samples": 3, "parallelism": 0}

@@ -1,4 +1,4 @@
-"""What users submit first: the examples as they stand and a plain directory, under both pod templates."""
+"""Tests of ``dgym submit`` with the examples and with a plain directory, under both pod templates."""
 
 import json
 
@@ -14,12 +14,12 @@ MANY_FILES = shell("mkdir -p out; cd out; for n in $(seq 20000); do : > file-$n;
 WITHOUT_A_MODEL = {
     "arms": ["-p", "set.arms.0.agent.name=solution", "-p", "set.arms.1.agent.name=solution", "-p", "set.samples=1"]
 }
-"""Options for examples whose agents ask a model that the release of the tests does not have."""
+"""Options for examples whose agents need a model that the test release does not have."""
 
 
 @pytest.fixture(params=["restricted", "baseline"])
 def submit(request, namespace, baseline_namespace):
-    """Submit with ``--wait``, and give the status of each Episode that came of it."""
+    """Submits with ``--wait``. Returns the status of each Episode that was created."""
     kubectl = {"restricted": namespace, "baseline": baseline_namespace}[request.param]
 
     def submit_and_wait(*arguments):

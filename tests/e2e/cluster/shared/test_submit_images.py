@@ -1,4 +1,4 @@
-"""A repository submitted with a registry: its image is built and pushed, and the cluster runs it like the laptop."""
+"""Tests of a repository that is submitted with a registry: its image is built, pushed, and runs as on a laptop."""
 
 import json
 import os
@@ -90,14 +90,14 @@ REPAIR = {"tool": "bash", "arguments": {"command": "sed -i 's/sum(numbers) - 1/s
 
 
 def base_python():
-    """Major and minor version of the base's Python."""
+    """Major and minor version of Python in the base image."""
     question = "import sys; print('%d.%d' % sys.version_info[:2])"
     return run("podman", "run", "--rm", "--network", "none", BASE, "python3", "-c", question).strip()
 
 
 @pytest.fixture
 def registry(tmp_path, monkeypatch):
-    """A registry of this machine that the node reaches, and whose images its containerd takes without TLS."""
+    """A registry on this machine that the node reaches. The node's containerd pulls from it without TLS."""
     program, state = shutil.which("docker-registry"), Path(os.environ.get("KUBECONFIG", "")).parent
     if program is None or not (state / "containerd.toml").is_file():
         absent("registry", "needs Debian's docker-registry and the cluster of hack/cluster, which takes its images")
@@ -142,7 +142,7 @@ def _answers(address):
 
 @pytest.fixture
 def manifest(tmp_path):
-    """The repository and an Episode about it; the agent looks at the tests, repairs and submits."""
+    """The repository and an Episode with it. The agent runs the tests, repairs the bug and submits."""
     root = tmp_path / "tallies"
     for path, text in PROJECT.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ def manifest(tmp_path):
 
 
 def outcome(directory):
-    """How the episode ended, and the ids of the tests as each eval listed them."""
+    """The episode's reason, score and maximal score, and the test ids that each eval listed."""
     (result,) = Path(directory).rglob("result.json")
     steps = [json.loads(line) for line in (result.parent / "trajectory.jsonl").read_text().splitlines()[1:]]
     texts = [step["observation"]["text"] for step in steps if step.get("observation", {}).get("tool") == "eval"]
@@ -187,7 +187,7 @@ def test_the_laptop_and_the_cluster_agree(registry, manifest, namespace, tmp_pat
     assert laptop == cluster
     assert laptop[:3] == ("Resolved", 3, 3)
     assert [len(ids) for ids in laptop[3]] == [3, 3]
-    # What is the same is not built again, and a dry run builds nothing.
+    # An unchanged image is not built again.
     again = run(dgym, "image", "build", str(manifest), "--push", registry, "--base", BASE, "--builder", "podman")
     image = namespace.get("episode", name)["spec"]["task"]["image"]
     assert again == f"{name} {image} (was there already)\n"

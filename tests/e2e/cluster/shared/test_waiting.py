@@ -1,4 +1,4 @@
-"""What can go wrong before an agent does anything: the right reason, a message that helps, in time."""
+"""Tests of problems before an agent's first step: the reason and the message, in time."""
 
 import json
 
@@ -14,7 +14,7 @@ def inline(name, *, agent=None, task=None, **spec):
 
 def test_an_image_that_is_not_there(namespace):
     task = task_spec(inline_source(), image="localhost/dgym-e2e/there-is-none:1")
-    # Other tests may take the processors of the node for a while.
+    # Other tests may use the processors of the node for a while.
     namespace.apply(inline("bad-image", task=task, startTimeoutSeconds=60))
     status = namespace.reason("bad-image", "ImagePullFailed", DEADLINE)
     status = namespace.finished("bad-image")
@@ -34,19 +34,19 @@ def test_a_pod_that_fits_nowhere(namespace):
 
 
 def test_pods_that_fit_nowhere_hold_up_nobody(namespace):
-    """More of them than there are slots and head start together."""
+    """There are more such pods than slots and head start together."""
     overrides = {"nodeSelector": {"there-is": "no-such-node"}}
     names = [f"nowhere-{number}" for number in range(25)]
     namespace.apply(*(inline(name, podOverrides=overrides, priority=1000) for name in names))
     namespace.apply(inline("good"))
     assert namespace.finished("good")["reason"] == "Resolved"
-    # A cause is shown once it has lasted for a while; the good one may have finished before that.
+    # A reason is shown only after it has lasted for a while. The good episode may have finished before that.
     reasons = until(lambda: _reasons(namespace, names), what="the reason of each wait to show", seconds=DEADLINE)
     assert reasons <= {"Unschedulable", "WaitingForSlot"}
 
 
 def _reasons(namespace, names):
-    """The reasons of all; None while one has none."""
+    """The reasons of all episodes. None while an episode has no reason."""
     reasons = {namespace.status(name).get("reason") for name in names}
     return None if None in reasons else reasons
 
@@ -68,7 +68,7 @@ def _disrupted(status):
 
 
 def test_a_quota_that_is_used_up(namespace):
-    """The episode waits, and runs once the quota allows it."""
+    """The episode waits and then runs when the quota allows it."""
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "0"}}}
     namespace.apply(quota)
     namespace.apply(inline("patient"))
@@ -101,7 +101,7 @@ def test_a_setup_that_fails(namespace):
 
 
 def test_tests_that_hang(namespace):
-    """The entrypoint's own time-out makes it a failure of the tests, not of the infrastructure."""
+    """The timeout of the entrypoint is a failure of the tests, not of the infrastructure."""
     task = task_spec(inline_source(), entrypoint="sleep 600", entrypointTimeoutSeconds=3)
     task.pop("scoring")
     namespace.apply(inline("hanging", task=task, agent=replay(REPAIR, SUBMIT)))
@@ -132,7 +132,7 @@ def test_a_template_that_is_not_there(namespace):
 
 
 def test_a_pod_that_the_namespace_does_not_allow(namespace, baked_image):
-    """``baseline`` under Pod Security restricted."""
+    """Template ``baseline`` in a namespace with Pod Security restricted."""
     namespace.apply(episode("root", task=task_spec(image=baked_image, podTemplate="baseline")))
     status = namespace.finished("root")
     assert status["reason"] == "PodRejected"

@@ -1,4 +1,4 @@
-"""What the operator writes to the API server, counted from its audit log."""
+"""Test of the number of writes by the operator, counted in the API server's audit log."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from tests.e2e.cluster.support import until
 
 WRITES = {"create", "update", "patch", "delete"}
 TRANSITIONS = {"assignment", "completionTime"}
-"""A patch of an Episode's status with neither field shows progress, which has a budget of its own."""
+"""A patch of an Episode's status without these fields reports progress, which has a separate budget."""
 EPISODES = 4
 
 
@@ -25,7 +25,7 @@ def audit_log():
 
 
 def test_six_writes_for_an_episode_of_a_set(namespace, system, audit_log):
-    """POST Episode, POST pod, PATCH assigned, PATCH finished, DELETE pod, DELETE Episode; 8 is the bound."""
+    """POST Episode, POST pod, PATCH assigned, PATCH finished, DELETE pod, DELETE Episode. The limit is 8."""
     namespace.apply(debug_task("sums", task_spec(inline_source()), counted="yes"))
     template = {"agent": {"name": "solution"}, "ttlSecondsAfterFinished": 0}
     chosen = {"taskSelector": {"matchLabels": {"counted": "yes"}}, "samples": EPISODES, "parallelism": EPISODES}
@@ -40,7 +40,7 @@ def test_six_writes_for_an_episode_of_a_set(namespace, system, audit_log):
 
 
 def written(audit_log, namespace, system):
-    """Verb and resource of every write by the operator's account in the namespace, Events and progress apart."""
+    """Verb and resource of every write by the operator's account in the namespace, except Events and progress."""
     for line in audit_log.read_text().splitlines():
         event = json.loads(line)
         what = event.get("objectRef", {})

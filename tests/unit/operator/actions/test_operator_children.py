@@ -1,4 +1,4 @@
-"""The children of a set are created in parallel, a few at first, and no more once one is refused."""
+"""Tests of the creation of a set's children: it is parallel, starts slowly, and stops after a refusal."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.fakes.kube_clocks import settle
 
 
 class Api:
-    """An API server that answers when the test says so, and refuses some children."""
+    """An API server that answers when the test calls ``answer``. It refuses some children."""
 
     def __init__(self, refused=()):
         self.refused = refused
@@ -31,7 +31,7 @@ class Api:
         return msgspec.convert({"metadata": metadata, "spec": body["spec"]}, decode)
 
     def answer(self):
-        """Answer all requests; how many there were."""
+        """Answer all requests and return their number."""
         waiting, self.waiting = self.waiting, []
         for answer in waiting:
             answer.set_result(None)
@@ -53,7 +53,7 @@ def start(cache, events, objects):
 
 
 async def rounds(api):
-    """How many requests there are at a time, until there are none."""
+    """Return the number of concurrent requests in each round, until no request is left."""
     found = []
     await settle()
     while count := api.answer():
@@ -68,7 +68,7 @@ async def test_twice_as_many_at_a_time_after_each_success(start, cache):
     assert await rounds(api) == [1, 2, 4, 8, 16, 32, 32, 5]
     assert await done is None
     assert len(api.created) == 100
-    # Their status is this leader's: no other replica can have written it.
+    # Only this leader can have written the status of these Episodes.
     assert all(cache.memory.has_written(f"uid-all-{index}") for index in range(100))
 
 

@@ -66,14 +66,14 @@ async def test_the_more_wait_to_show_something_the_longer_each_waits(objects, ex
         try:
             wait = await executor.apply(episode, shown(episode, "WaitingForTask"))
         except NotLeading:
-            continue  # it was tried to be written
+            continue  # the write was attempted
         assert events.dropped == written
         due[name] = clock.monotonic() + wait
     assert looks <= 4 * 40
 
 
 class RecordedWrites:
-    """Statuses that are to be written to an API server that does not answer."""
+    """Records the statuses of writes to an API server that does not answer."""
 
     def __init__(self):
         self.statuses = []
@@ -93,7 +93,10 @@ async def test_what_a_leader_without_a_key_shows_is_shown_as_a_wait(cache, objec
 
 
 class Conflicting:
-    """Answers 409 to a deletion; ``uid`` is that of the object that has the name, if there is one."""
+    """Answers 409 to a deletion.
+
+    ``uid`` is the UID of the object with this name, or None if the object does not exist.
+    """
 
     def __init__(self, uid):
         self._uid = uid
@@ -122,7 +125,7 @@ async def test_a_conflict_at_a_deletion_is_no_proof_that_the_object_is_gone(cach
 
 
 class Gone:
-    """Answers a deletion as that of an object that is gone, or goes at once."""
+    """Answers the deletion of an object that was deleted earlier, or that is deleted immediately."""
 
     def __init__(self, answer):
         self._answer = answer

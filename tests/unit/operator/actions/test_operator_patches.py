@@ -16,7 +16,7 @@ OBJECTS = st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3)
 
 
 def apply(target, patch):
-    """RFC 7386, as the API server does it."""
+    """Apply a merge patch as the API server does (RFC 7386)."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}

@@ -1,4 +1,4 @@
-"""The template hash, the manifest and the bind token of pooled pods."""
+"""Tests of the template hash, the manifest and the bind token of pooled pods."""
 
 from datetime import UTC, datetime, timedelta
 

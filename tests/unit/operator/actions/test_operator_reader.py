@@ -1,4 +1,4 @@
-"""When Episodes and tasks are read from the API server, and when the cache is as good."""
+"""Tests of the reader: Episodes and tasks are read from the API server unless the cache is sufficient."""
 
 import json
 
@@ -18,7 +18,7 @@ def view_of(found, kind):
 
 
 class Api:
-    """Episodes and tasks, and how often each was asked for."""
+    """An API server with Episodes and tasks. It records each request."""
 
     def __init__(self):
         self.objects = {}
@@ -50,7 +50,7 @@ def reader(api, cache):
 
 @pytest.fixture
 def episode(api, cache):
-    """An Episode in the API server and, perhaps as it was before, in the cache."""
+    """Creates an Episode in the API server and in the cache. The cached Episode may be older."""
 
     def make(spec, **status):
         found = api.put("Episode", "fix", spec, **status)

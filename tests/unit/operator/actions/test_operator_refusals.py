@@ -1,4 +1,4 @@
-"""What the API server's answers to ``POST pods`` mean. The texts are those that Kubernetes 1.35 writes."""
+"""Tests of the responses of the API server to ``POST pods``. The texts are those of Kubernetes 1.35."""
 
 import json
 

@@ -47,7 +47,7 @@ async def test_a_change_of_a_pod_that_no_decision_reads_queues_nothing(handlers,
     starting = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
     cache.pods.put(objects.pod("fix-1", owner="fix", **starting))
     assert await drain(queue) == [Item(Kind.EPISODE, ("team", "fix"))]
-    # Another version of the same, as when the kubelet writes what is not in the view.
+    # A new version with an equal view. The kubelet also writes fields that are not in the view.
     cache.pods.put(objects.pod("fix-1", owner="fix", **starting))
     assert await drain(queue) == []
     cache.pods.put(objects.pod("fix-1", owner="fix", **{**starting, "phase": "Running"}))
@@ -119,7 +119,7 @@ async def test_what_a_sidecar_answers_is_decided_by_at_once(handlers, queue, obj
     for path, content in answers.items():
         handlers.sidecar_answered(answer(path, content))
         assert await drain(queue) == [Item(Kind.EPISODE, ("team", "fix"))]
-        # A repeated answer is no news, but for a clock.
+        # An equal answer does not queue the Episode again.
         handlers.sidecar_answered(answer(path, content))
         assert await drain(queue) == []
     sidecar_view = cache.episode_input(episode, may_create=True).sidecar

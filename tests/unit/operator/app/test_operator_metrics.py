@@ -1,4 +1,4 @@
-"""What the operator counts of Episodes that finish, and of sets, the queue and the watches."""
+"""Tests of the metrics of finished Episodes, sets, the queue and the watches."""
 
 from datetime import UTC, datetime, timedelta
 from random import Random

@@ -1,4 +1,4 @@
-"""Namespaces that go and come back while the operator leads."""
+"""Tests of namespaces that are deleted and created again while the operator leads."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ def served():
 
 
 class Leases:
-    """An API server that has nothing but Leases."""
+    """An API server that has only Leases."""
 
     def __init__(self):
         self.holders = {}
@@ -81,7 +81,7 @@ async def namespaces(cache, informers, leases, events, served, time):
 
 
 async def answer(informers, namespace, refusal=None):
-    """The API server answers all lists of the namespace."""
+    """Let all lists of the namespace succeed, or fail with ``refusal``."""
     for (_, where), reflector in informers.by_name.items():
         if where == namespace:
             reflector.refusal = refusal
@@ -165,7 +165,7 @@ async def test_without_the_right_to_its_lease_it_is_not_served(namespaces, infor
 
 @pytest.fixture
 def everywhere(client, cache, clock, leases, events, served, time):
-    """Of an installation that serves all namespaces."""
+    """``Namespaces`` of an installation that serves all namespaces."""
     settings, informers = Settings(), Informers(client, cache, Settings(), clock, Random(1))
     for reflector in informers.by_name.values():
         reflector.synced.set()

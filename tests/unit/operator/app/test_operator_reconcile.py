@@ -1,4 +1,4 @@
-"""Workers and their queue, in time that the test moves."""
+"""Tests of workers and their queue. The test controls the time."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from tests.fakes.kube_clocks import ManualClock, settle
 
 
 class RefusingApi:
-    """An API server that takes every status of a set and no child of it."""
+    """An API server that accepts every status of a set and refuses its children."""
 
     def __init__(self):
         self.status = {}
@@ -74,7 +74,7 @@ def dispatcher(cache, queue):
 
 @pytest.fixture
 async def working(cache, clock, client, api, events, queue, dispatcher):
-    """A worker and what fills its queue."""
+    """A worker and the event handlers that fill its queue."""
     metrics = Metrics(Snapshot)
     EventHandlers(
         cache, queue=queue, dispatcher=dispatcher, observer=TransitionObserver(metrics, lambda: False)
@@ -162,7 +162,7 @@ def _looks(metrics):
 async def test_a_pod_that_cannot_be_created_for_now_keeps_no_grant(
     working, cache, objects, client, dispatcher, monkeypatch
 ):
-    """Until the next try its room is that of others."""
+    """Until the next attempt to create the pod, other episodes can use its place."""
 
     async def lose_the_answer(*_args, **_options):
         raise ConnectionLost("no answer in time")

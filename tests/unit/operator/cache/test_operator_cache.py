@@ -1,4 +1,4 @@
-"""What decisions are given of what the operator knows: whatever is forgotten here, no decision can make up for."""
+"""Tests of the cache: the input of decisions contains everything that the operator has observed."""
 
 from dgym_operator.controllers import CreateFailure, CreatePod, DeleteEpisode, LookUpPod
 from dgym_operator.controllers.episode import decide

@@ -23,7 +23,7 @@ def test_what_was_never_listed_is_not_ready(informers):
 def test_a_kind_of_which_nothing_is_heard_is_ready_until_its_stream_must_have_been_opened_anew(informers, clock):
     for reflector in informers.by_name.values():
         reflector.synced.set()
-    # A stream may be silent for so long; then it is dropped and opened again, with some pauses.
+    # A stream may be silent for this time. Then it is closed and opened again after some pauses.
     clock.seconds += 2 * WatchSettings().silence_seconds
     assert informers.check() is None
     clock.seconds += 1
@@ -62,7 +62,7 @@ def test_without_the_right_to_see_agents_nothing_is_ready(of_two_namespaces):
 
 
 class Lists:
-    """An API server that lists Episodes, and counts how often."""
+    """An API server that lists Episodes and counts the lists."""
 
     def __init__(self):
         self.items = []
@@ -80,7 +80,7 @@ def lists():
 
 @pytest.fixture
 def followed(lists, cache, clock):
-    """Informers of one namespace whose watch has shown everything up to a version."""
+    """Returns informers of one namespace whose watch has shown everything up to a version."""
     made = Informers(lists, cache, Settings(watch_namespaces="team"), clock, Random(1))
 
     def reach(version):

@@ -1,4 +1,4 @@
-"""What is remembered of the pods of a pool: their failures in a row."""
+"""Tests of the memory of a sandbox pool: the number of consecutive failures of its pods."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -30,7 +30,7 @@ def test_a_pod_fails_once():
 
 
 def test_a_pod_that_was_ready_all_the_time_does_not_end_a_row_of_failures():
-    """Else others could fail one after the other without a back-off."""
+    """Otherwise other pods could fail one after the other without a back-off."""
     healthy = ready("healthy", -60)
     assert failures(*([failed(str(number)), healthy] for number in range(5))) == 5
 

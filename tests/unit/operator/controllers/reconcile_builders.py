@@ -1,4 +1,4 @@
-"""Objects as the watches show them, in as few words as a test needs."""
+"""Builders of objects as the watches show them, with short defaults for the tests."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -83,13 +83,13 @@ def view(status: EpisodeStatus | None = None, *pods: Pod, **more) -> EpisodeInpu
     given = {name: more.pop(name) for name in list(more) if name in names}
     given.setdefault("task", FOUND)
     if status is not None and status.assignment is not None:
-        # The operator has heard its agent, unless a test says otherwise.
+        # Unless the test sets it, the operator has contact with the agent pod.
         given.setdefault("agent_pod", AgentPodView())
     return EpisodeInput(episode=episode(status, **more), pods=pods, **given)
 
 
 def running(*, attempt: int = 1, epoch: int = 1, assigned: float = 20, **more) -> EpisodeStatus:
-    """The status of an attempt that an agent serves."""
+    """Return the status of an attempt that an agent pod serves."""
     assignment = AgentPodAssignment(agent_pod_uid=AGENT, epoch=epoch, **more.pop("assignment", {}))
     ready = Condition(type="SandboxReady", status="True", reason="PodReady", last_transition_time=ago(assigned + 1))
     return EpisodeStatus(
@@ -108,7 +108,7 @@ def running(*, attempt: int = 1, epoch: int = 1, assigned: float = 20, **more) -
 
 
 def between(*, attempt: int = 1, failures: int = 1, ended: float = 20, reason: str = "SandboxLost", **more):
-    """The status between two attempts."""
+    """Return the status between two attempts."""
     condition = Condition(type="SandboxReady", status="False", reason=reason, last_transition_time=ago(ended))
     return EpisodeStatus(
         conditions=(condition,), reason=reason, attempt=attempt, failures=failures, observed_generation=1, **more
@@ -147,7 +147,10 @@ def pod(
     proof: str = "",
     **more,
 ) -> Pod:
-    """``deleting``: seconds ago that its ``grace`` ended. ``key``: names the key that it was made with."""
+    """``deleting`` is the time since ``grace`` ended, in seconds.
+
+    ``key`` is the id of the key that the pod was made with.
+    """
     return Pod(
         metadata=PodMeta(
             name=f"e-{attempt}",
@@ -185,12 +188,12 @@ def message(reason: EndReason = EndReason.RESOLVED, *, attempt: int = 1, uid: st
 
 
 def termination_text(*, attempt: int = 1, **fields) -> str:
-    """What a sidecar leaves that had neither a verdict nor a failure."""
+    """Return the termination message of a sidecar without an outcome."""
     return encode_termination(TerminationMessage(episode_uid=UID, attempt=attempt, **fields)).decode()
 
 
 def ended_pod(text: str = "", *, attempt: int = 1, at: float = 0, **more) -> Pod:
-    """A pod whose sidecar has ended, with this message."""
+    """Return a pod whose sidecar has ended with this message."""
     containers = (ended("sandbox", 137, at=at), ended("verifier", 0, at=at), ended("sidecar", 0, message=text, at=at))
     return pod(attempt, *containers, phase="Succeeded", **more)
 
@@ -217,18 +220,18 @@ def solved() -> Outcome:
 
 
 def writes(plan: Plan) -> tuple[Action, ...]:
-    """Everything but Events."""
+    """Return all actions except Events."""
     return tuple(action for action in plan.actions if not isinstance(action, Emit))
 
 
 def written(plan: Plan) -> EpisodeStatus:
-    """The one status that the plan writes."""
+    """Return the only status that the plan writes."""
     (patch,) = [action for action in plan.actions if isinstance(action, PatchStatus)]
     return patch.status
 
 
 def status_after_attempt(seen: EpisodeInput, now: datetime = NOW) -> EpisodeStatus:
-    """The status once the attempt's pod is over and an agent has found no verdict in the store."""
+    """Return the status after the attempt's pod has ended and an agent pod has found no outcome in the store."""
     status = _next_status(seen, now)
     if status.ending is None:
         return status

@@ -1,4 +1,4 @@
-"""Which episodes want an agent, and the status that gives them one."""
+"""Tests of assignments: the episodes that need an agent pod, and the status that assigns it."""
 
 import pytest
 

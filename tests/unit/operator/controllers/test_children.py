@@ -1,4 +1,4 @@
-"""The children of a set, kept as they change, hold what counting all of them anew would."""
+"""Tests of the children of a set. The incremental counts must equal a new count of all children."""
 
 from itertools import islice
 
@@ -19,7 +19,7 @@ def named(name, index, view):
 
 
 class Machine(RuleBasedStateMachine):
-    """Children appear, change and go, several may have one index, and completed indexes come and go."""
+    """Children appear, change and disappear. Several children may have one index. The completed indexes change."""
 
     def __init__(self):
         super().__init__()
@@ -38,7 +38,7 @@ class Machine(RuleBasedStateMachine):
         view = named(name, index, child(0, status=status, suspend=suspend))
         before = self.present.get(name)
         if before is not None and child_index(before) != index:
-            # It counts as the last one with its new index.
+            # A child that changes its index becomes the last child of the new index.
             del self.present[name]
         self.present[name] = view
         self.children.put(view)

@@ -1,4 +1,4 @@
-"""What keeps a pod from being made: the API server's refusals, and slots that are taken."""
+"""Tests of the creation of pods: refusals of the API server, and the wait for a slot."""
 
 import msgspec
 import pytest
@@ -72,7 +72,7 @@ def test_a_cause_that_passes_is_waited_for_however_often_it_was_tried(reason):
 
 
 def test_the_time_without_a_slot_is_no_time_in_which_the_pod_could_not_be_created():
-    """An episode that has lost its place to others after one hiccup is not over because they take long."""
+    """After one failure the episode lost its place to other episodes. It does not end because they take long."""
     failure = failed("InternalError", "etcd timed out")
     status = written(decide(view(None, create_failure=failure), in_(6)))
     assert writes(decide(view(status, create_failure=failure), in_(5000))) == (CreatePod(name="e-1", attempt=1),)
@@ -101,14 +101,14 @@ def test_the_first_real_cause_of_many_failures_is_the_one_that_is_shown():
     assert hiccup.followed_by(other) == failed("InternalError", "no answer", tries=2, tried=in_(10))
     assert hiccup.followed_by(quota) == failed("QuotaExceeded", "no room", tries=2, tried=in_(20))
     assert quota.followed_by(hiccup).message == "no room"
-    # Numbers that change are no other cause; another text is, and the user may have cured the first.
+    # Messages that differ only in numbers have the same cause. Another text is a new cause, which is shown.
     used = [failed("QuotaExceeded", f"used: pods={number}", at=20) for number in (9, 10)]
     assert used[0].followed_by(used[1]).message == "used: pods=9"
     assert quota.followed_by(used[0]).message == "used: pods=9"
     lagging = [failed("PodRejected", cause) for cause in ("a LimitRange's default", "an earlier pod")]
     assert lagging[0].followed_by(lagging[1]).message == "an earlier pod"
     assert quota.followed_by(final).reason == "PodRejected"
-    # A quota that was full before does not make of a hiccup the end of the episode.
+    # A quota that was exhausted earlier does not turn a temporary failure into the end of the episode.
     often = quota
     for _ in range(9):
         often = often.followed_by(hiccup)

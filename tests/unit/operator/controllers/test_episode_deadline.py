@@ -1,4 +1,4 @@
-"""The deadline's clock is the sidecar's: from the first reset on, without preparation, scoring and lost agents."""
+"""Tests of the deadline. The sidecar measures the time, without preparation, scoring and the loss of agent pods."""
 
 from datetime import timedelta
 from typing import Any
@@ -46,7 +46,7 @@ def sidecar_calls(plan) -> list[Call[Any, Any]]:
     return [action.call for action in plan.actions if isinstance(action, CallSidecar)]
 
 
-# What an attempt has used
+# The time that an attempt has used
 
 
 def test_the_sidecars_last_message_has_its_clock():
@@ -98,7 +98,7 @@ def test_what_the_attempts_have_used_is_not_used_again():
     assert the_condition(status, "Finished").reason == "DeadlineExceeded"
 
 
-# An attempt that outlives it
+# Attempts that continue beyond their deadline
 
 
 @pytest.mark.parametrize(

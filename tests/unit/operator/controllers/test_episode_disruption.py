@@ -1,4 +1,4 @@
-"""Pods that are drained, evicted, preempted or lost with their node, and pods that end by themselves."""
+"""Tests of pods that are drained, evicted, preempted or lost with their node, and of pods that end by themselves."""
 
 import pytest
 
@@ -104,7 +104,7 @@ def test_a_disruption_is_written_down_while_it_shows_and_counts_once_the_pod_is_
     lost = status_after_attempt(view(status, absent=frozenset({"e-1"}), backoff_limit=0))
     assert (lost.reason, lost.attempt, lost.failures, lost.disruptions) == ("SandboxLost", 1, 0, 1)
     assert "disrupted" in the_condition(lost, "SandboxReady").message
-    # The next attempt is another pod.
+    # The next attempt has another pod.
     next_one = running(attempt=2, disrupted_attempt=1)
     lost = status_after_attempt(view(next_one, absent=frozenset({"e-2"})))
     assert (lost.failures, lost.disruptions) == (1, 0)

@@ -1,4 +1,7 @@
-"""The Secret of an external driver: once the pod is prepared, and for no other episode."""
+"""Tests of the Secret of an external driver.
+
+It exists after the pod is prepared, and only for episodes without an agent.
+"""
 
 import pytest
 

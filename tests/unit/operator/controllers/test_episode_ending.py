@@ -1,4 +1,4 @@
-"""How attempts end, and what becomes of the episode: every reason with its one treatment."""
+"""Tests of the ends of attempts and of the episode: every reason has one treatment."""
 
 import pytest
 
@@ -250,7 +250,7 @@ SERVED_TOO_LONG = 3600 + 600 + 300 + 60
 
 @pytest.mark.parametrize("asked", [{}, {"suspend": True}], ids=["late", "suspended"])
 def test_nothing_is_ended_before_its_agent_was_heard(asked):
-    """A new leader does not know yet whether the agent is at the verdict."""
+    """A new leader has no report yet. The agent pod may be storing the outcome."""
     late = running(assigned=SERVED_TOO_LONG)
     plan = decide(view(late, ready_pod(), agent_pod=None, **asked), NOW)
     assert (plan.actions, plan.requeue_after) == ((), 5)
@@ -306,7 +306,7 @@ def test_a_sandbox_that_runs_beside_an_unready_sidecar_is_reported_to_it():
     "seen",
     [
         ready_pod(),
-        # The node's controller writes this for a kubelet that does not answer.
+        # The node controller writes this condition if the kubelet does not answer.
         pod(1, *UP, conditions=(condition("Ready", "False"),), phase="Running"),
         pod(1, waiting("sandbox", "ContainerCreating"), up("sidecar"), conditions=(UNREADY,), phase="Running"),
         pod(1, ended("sandbox"), up("sidecar"), conditions=(UNREADY,), phase="Running"),

@@ -1,4 +1,7 @@
-"""Steps under which the sandbox died: the agent's doing by the sidecar's word alone, replayed around, and bounded."""
+"""Tests of poisoned steps: only the sidecar proves them, a replay omits them, and their number is limited.
+
+The sandbox died during a poisoned step.
+"""
 
 import msgspec
 import pytest
@@ -50,7 +53,7 @@ def answered(step: int | None = 7) -> SidecarView:
     return SidecarView(terminated=TerminatedResponse(expected=False, poisoned_step=step, known=True))
 
 
-# The sidecar's answer, if any; the pod; the reason.
+# The view of the sidecar, the pod, and the expected reason, by case.
 BY_THE_AGENT = {
     "out of memory": (answered(), pod(1, OOM, up("sidecar")), "OOMKilled"),
     "killed": (answered(), pod(1, DIED, up("sidecar")), "exit code 137"),
@@ -142,7 +145,7 @@ def test_what_may_have_another_cause_is_not_the_agents_doing(name):
     ("died", "poisoned"), [(12, 1), (11, 1), (10, 0), (9, 0)], ids=["before", "a second before", "within", "after"]
 )
 def test_a_death_within_the_second_of_the_pods_deletion_is_not_the_agents_doing(died, poisoned):
-    """Whoever deletes it: the operator after its decision, or others before."""
+    """The operator deletes the pod after its decision, or another client deletes the pod earlier."""
     text = termination_text(poisoned_step=7, shutdown_requested=True)
     lost = pod(1, ended("sandbox", 137, at=died), sidecar(0, text, at=4), deleting=5, grace=5)
     by_the_operator = written(decide(view(running(), ready_pod(), agent_pod=SERVING, suspend=True), ago(10)))
@@ -164,7 +167,7 @@ def test_the_sidecar_is_asked_even_if_its_agent_reports_the_loss_before_the_watc
 @pytest.mark.parametrize(("step", "cause"), [(7, "agent"), (None, "infrastructure")], ids=["a step", "between steps"])
 @pytest.mark.parametrize("state", [AssignmentState.RUNNING, AssignmentState.FAILED])
 def test_an_attempt_ends_as_soon_as_its_sidecar_says_that_its_sandbox_has(step, cause, state):
-    """Whatever its agent is doing meanwhile: the next call may be minutes away."""
+    """The operator does not wait for the agent, because its next call may be minutes away."""
     agent = report(state, reason=EndReason.SANDBOX_LOST if state is AssignmentState.FAILED else None, since=1)
     dead = pod(1, OOM, up("sidecar"))
     status = written(decide(view(running(), dead, agent_pod=agent, sidecar=answered(step)), NOW))
@@ -191,7 +194,7 @@ def test_the_evidence_is_recorded_before_the_pod_is_deleted():
 
 
 def test_the_evidence_of_the_pods_last_message_is_recorded_before_the_store_is_asked():
-    """The pod and the leader that has seen it may be gone by the time that an agent has looked."""
+    """The pod and the leader that has seen it may be lost before an agent pod has read the store."""
     lost = pod(
         1, OOM, sidecar(0, termination_text(poisoned_step=7, elapsed_seconds=90.7), at=10), phase="Failed", deleting=5
     )

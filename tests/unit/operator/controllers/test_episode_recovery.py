@@ -1,4 +1,4 @@
-"""A verdict in the store is asked for before an attempt that was assigned counts as lost."""
+"""Tests of recovery: an agent pod looks for a stored outcome before an assigned attempt counts as lost."""
 
 import msgspec
 import pytest
@@ -32,7 +32,7 @@ replace = msgspec.structs.replace
 
 
 def recovering(pods=(), **seen):
-    """The view of an attempt that was lost with its agent, and that an agent was assigned to recover."""
+    """Return the view of an attempt that was lost with its agent pod and that another agent pod recovers."""
     first = view(running(), *pods, agent_pod=LOST, absent=frozenset({"e-1"}), **seen)
     ending = replace(first, episode=replace(first.episode, status=written(decide(first, NOW))))
     request = agent_pod_request(ending, NOW)
@@ -103,7 +103,7 @@ def test_an_agent_that_answers_may_show_a_verdict_in_its_next_report():
     ending = replace(first, episode=replace(first.episode, status=written(decide(first, NOW))))
     assert agent_pod_request(ending, in_(9)) is None
     assert agent_pod_request(ending, in_(10)).cause == "Recover"
-    # No report is under way that was requested after the pod's end.
+    # After a report that was requested after the end of the pod, the operator does not wait for another report.
     over = replace(ending, pods=(ended_pod(at=2),))
     for asked, cause in ((ago(2), None), (in_(1), "Recover")):
         request = agent_pod_request(replace(over, agent_pod=replace(serving, asked=asked)), in_(2))
@@ -128,7 +128,7 @@ def test_the_pods_last_message_is_read_before_an_agent_is_asked():
 def test_the_only_agent_knows_that_it_has_stored_nothing():
     failed = report(AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST, message="no answer")
     assert written(decide(view(running(), ended_pod(at=60), agent_pod=failed), NOW)).failures == 1
-    # An agent before it may have stored a verdict.
+    # An earlier agent pod may have stored an outcome.
     second = report(AssignmentState.FAILED, epoch=2, reason=EndReason.SANDBOX_LOST, message="no answer")
     status = running(epoch=2, assignment={"losses": 1})
     assert written(decide(view(status, ended_pod(at=60), agent_pod=second), NOW)).ending is not None

@@ -1,4 +1,4 @@
-"""What users ask for in the middle, and what is shown and done while agents come and go."""
+"""Tests of requests of users during an episode, and of its status and actions while agent pods change."""
 
 import msgspec
 import pytest
@@ -194,7 +194,7 @@ def test_an_outage_that_does_not_end_ends_the_episode_after_about_a_day():
     last = running(assignment={"outages": 240})
     end = written(decide(view(last, ready_pod(), agent_pod=failed), NOW)).ending
     assert (end.reason, end.message) == ("ModelError", "503; it was tried 241 times")
-    # Steps since show that it was not out all the time.
+    # New steps show that the model was not out all the time.
     went_on = report(AssignmentState.FAILED, steps=3, reason=EndReason.MODEL_ERROR, message="503", outage=True)
     status = written(decide(view(last, ready_pod(), agent_pod=went_on), NOW))
     assert (status.ending, status.assignment.outages, status.steps) == (None, 1, 3)
@@ -206,7 +206,7 @@ def test_a_failed_model_is_noted_once_and_given_up_after_three_more_tries():
     status = written(plan)
     assert (status.reason, status.assignment.failures, status.assignment.failed_time) == ("ModelError", 1, NOW)
     assert status.assignment.agent_pod_uid == AGENT
-    # Without a slot the episode waits, and its deadline stands still.
+    # Without a slot the episode waits, and its deadline is paused.
     pause = CallSidecar(call=calls.PAUSE, url="http://10.0.0.7:8080", attempt=1, body=PauseRequest(epoch=1))
     assert decide(view(status, ready_pod(), agent_pod=agent), in_(1)).actions == (pause,)
 

@@ -1,4 +1,7 @@
-"""Attempts that the operator ends: recorded, the sidecar asked, the pod deleted, its last message read."""
+"""Tests of attempts that the operator ends.
+
+The operator records the end, asks the sidecar, deletes the pod and reads its termination message.
+"""
 
 from typing import Any
 
@@ -65,7 +68,7 @@ def sidecar_calls(plan: Plan) -> list[Call[Any, Any]]:
 
 
 def with_sidecar(seen, at=NOW, **state):
-    """The view once its sidecar has answered with its clocks."""
+    """Return the view after the sidecar has answered with its clocks."""
     return replace(seen, sidecar=seen.sidecar.after_state(AttemptState(**state), at))
 
 
@@ -80,7 +83,7 @@ def test_the_operator_reads_the_pods_last_message_before_it_ends_an_episode(name
     assert the_condition(decided, "Finished") is None
     assert len(writes(plan)) == 1
 
-    # The delete may have failed; the pod may take its time; what the user changes meanwhile changes nothing.
+    # The deletion may have failed, or the pod may end late. Changes by the user have no effect until then.
     late = in_(SERVED_TOO_LONG)
     assert decide(view(decided, ready_pod(), **seen), late).actions == (DELETE,)
     assert decide(view(decided, ready_pod(deleting=-5), **{**seen, "suspend": True}), NOW) == Plan(requeue_after=35)
@@ -102,7 +105,7 @@ def test_the_sidecar_is_asked_for_its_clocks_before_its_pod_is_deleted():
     seen = view(suspended, ready_pod(), suspend=True)
     plan = decide(seen, in_(1))
     assert (plan.actions, plan.requeue_after) == ((called(calls.STATE),), 5)
-    # An answer from before does not count.
+    # An earlier answer does not count.
     assert decide(with_sidecar(seen, ago(1)), in_(1)) == plan
     assert decide(with_sidecar(seen, in_(1)), in_(1)).actions == (DELETE,)
     assert decide(seen, in_(10)).actions == (DELETE,)
@@ -110,7 +113,7 @@ def test_the_sidecar_is_asked_for_its_clocks_before_its_pod_is_deleted():
 
 @pytest.mark.parametrize("asked", [{"suspend": True}, {"agent_pod": LOST}], ids=["suspended", "agents lost"])
 def test_a_verdict_in_the_making_is_waited_for_by_the_sidecars_word(asked):
-    """The agent may not have reported yet that it has closed the episode, or be lost since."""
+    """The agent pod may not have reported yet that it closes the episode, or it may be lost since then."""
     before = running(epoch=11, assignment={"losses": 10})
     status = written(decide(view(before, ready_pod(), **asked), NOW))
     closing = pod(1, ended("sandbox", 0), up("verifier"), up("sidecar"), phase="Running")
@@ -125,7 +128,7 @@ def test_a_verdict_in_the_making_is_waited_for_by_the_sidecars_word(asked):
 
 @pytest.mark.parametrize(("asked", "seconds"), [({"suspend": True}, 10), ({"cancel": True}, 960)])
 def test_the_address_of_an_assigned_pod_is_waited_for_within_the_time_for_an_answer(asked, seconds):
-    """The pods that a new leader has listed may be older than the episode."""
+    """The list of pods of a new leader may be older than the episode."""
     status = written(decide(view(running(), ready_pod(), **asked), NOW))
     unreachable = view(status, ready_pod(pod_ip=""), **asked)
     plan = decide(unreachable, in_(1))
@@ -157,7 +160,7 @@ def test_a_cancelled_attempt_is_scored_before_its_pod_goes():
     assert sidecar_calls(decide(seen, in_(900))) == [calls.PAUSE, calls.STATE, calls.CANCEL]
     scoring = view(status, pod(1, ended("sandbox", 137), up("verifier"), up("sidecar")), cancel=True)
     assert sidecar_calls(decide(scoring, in_(900))) == [calls.TERMINATED, calls.CANCEL]
-    # The tests may take their time, and no longer.
+    # The pod is deleted when the time limit of scoring has passed.
     assert decide(scoring, in_(600 + 300 + 60)).actions == (DELETE,)
 
 
@@ -173,10 +176,10 @@ def test_the_agent_of_a_cancelled_attempt_stores_its_verdict():
     status = written(decide(view(running(), ready_pod(), agent_pod=serving, cancel=True), NOW))
     ended_at = SidecarView(cancelled_since=in_(3))
     seen = view(status, ready_pod(), agent_pod=serving, sidecar=ended_at, cancel=True)
-    # It notices at its next call.
+    # The agent notices the cancellation at its next call.
     assert DELETE not in decide(seen, in_(4)).actions
     assert decide(seen, in_(123)).actions == (DELETE,)
-    # It may not have reported yet that it has the assignment.
+    # The agent pod may not have reported the assignment yet.
     for agent in (AgentPodView(), None):
         assert DELETE not in decide(replace(seen, agent_pod=agent), in_(4)).actions
     for state in (AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE):

@@ -1,4 +1,4 @@
-"""What keeps a sandbox from being ready: which cause is shown, when, and what becomes of the episode."""
+"""Tests of sandboxes that are not ready: the cause in the status, its delay, and the effect on the episode."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What becomes of a set: its tasks, its children, its end."""
+"""Tests of the reconciliation of a set: its tasks, its children and its end."""
 
 import msgspec
 import pytest
@@ -67,7 +67,7 @@ def made(plan: Plan) -> list[int]:
 
 
 def cancelled_early() -> EpisodeStatus:
-    """The status of an Episode that was cancelled before it began."""
+    """Return the status of an Episode that was cancelled before it began."""
     conditions = (
         Condition(type="Finished", status="True", reason="Cancelled"),
         Condition(type="Resolved", status="False", reason="NotScored"),

@@ -1,4 +1,4 @@
-"""The SandboxPool of a set: there while episodes are to begin, of the next of their tasks."""
+"""Tests of the SandboxPool of a set. It exists while episodes are to begin, and has the task of the next episodes."""
 
 from datetime import timedelta
 
@@ -104,7 +104,7 @@ def test_a_finished_set_has_no_pool():
 
 @given(st.integers(0, 20), st.integers(0, 1000), st.none() | st.integers(0, 1000), st.integers(1, 100_000))
 def test_every_pool_of_a_set_is_valid(begun, least, most, parallelism):
-    """The API server refuses a pool with ``maxIdle`` below ``minIdle``."""
+    """The API server refuses a sandbox pool with ``maxIdle`` below ``minIdle``."""
     given = SetPool(min_idle=least, max_idle=most if most is None else max(least, most))
     running = [child(index) for index in range(begun)]
     plan = decide_set(see(*running, pool=given, parallelism=parallelism), NOW)

@@ -1,4 +1,4 @@
-"""What a set shows of itself: a reason for every state, its cause, and an Event when it changes."""
+"""Tests of the reported state of a set: a reason and its cause for every state, and an Event for every change."""
 
 import msgspec
 import pytest

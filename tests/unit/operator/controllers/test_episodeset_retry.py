@@ -1,4 +1,4 @@
-"""Failed episodes of a set that run again, by the annotation ``dgym.dev/retry``."""
+"""Tests of the annotation ``dgym.dev/retry``, with which the failed episodes of a set run again."""
 
 import msgspec
 import pytest

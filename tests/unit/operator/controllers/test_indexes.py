@@ -1,4 +1,4 @@
-"""Intervals of indexes."""
+"""Tests of intervals of indexes."""
 
 import pytest
 from hypothesis import given

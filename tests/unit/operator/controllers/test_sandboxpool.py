@@ -1,4 +1,4 @@
-"""How many pods a pool keeps ready, and which of them it replaces."""
+"""Tests of the size of a sandbox pool, and of the replacement of its pods."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -128,7 +128,7 @@ def test_a_pod_that_is_being_deleted_counts_no_more():
 
 def test_demand_raises_the_number_up_to_the_most():
     spec = _replace(SPEC, max_idle=5)
-    # Pods start within three seconds: what was taken before does not count.
+    # Pods start within three seconds, so that older claims do not count.
     taken = (ago(1), ago(2), ago(2.5), ago(30), ago(40))
     assert created(decide_pool(view(pod("a"), spec=spec, claims=taken), NOW)) == 2
     assert created(decide_pool(view(spec=spec, claims=(ago(1),) * 20), NOW)) == 5
@@ -136,7 +136,7 @@ def test_demand_raises_the_number_up_to_the_most():
 
 
 def test_misses_raise_the_number_to_twice_what_was_claimed():
-    """An episode that finds no pod claims none: without misses a pool of one pod would stay so for ever."""
+    """An episode that finds no pod does not claim a pod. Without misses a sandbox pool of one pod would never grow."""
     spec = _replace(SPEC, min_idle=0, max_idle=50)
     missed = (ago(1),) * 30
     assert created(decide_pool(view(spec=spec), NOW)) == 0
@@ -169,7 +169,7 @@ def test_a_pool_without_pods_says_why():
         "Refused",
         "DebugTask bug does not exist in namespace team",
     )
-    # What runs may serve: whether it is of use is not known.
+    # A pod that runs is kept: without the template hash the operator cannot decide whether an episode can use it.
     assert deleted(decide_pool(view(pod("a"), template_hash="", refused="the API server is away"), NOW)) == []
     waiting = Container(name="sandbox", state=ContainerState(waiting=Waiting(reason="ImagePullBackOff", message="no")))
     pulling = decide_pool(view(pod("a", ready=False, container_statuses=(waiting,))), NOW)
@@ -204,7 +204,7 @@ def test_claims_that_an_earlier_operator_has_counted_stay():
     st.integers(0, 30),
 )
 def test_the_number_of_pods_comes_to_rest(least, most, pods, taken):
-    """Plans applied to what they are made from end in a state that asks for nothing."""
+    """After some rounds of planning and applying, the plan does not create or delete pods."""
     spec = _replace(SPEC, min_idle=least, max_idle=most)
     found = [pod(f"p{number}", ready=ready, age=age, made_as=made) for number, (ready, age, made) in enumerate(pods)]
     number = 100

@@ -1,4 +1,4 @@
-"""What is kept of a pod as a kubelet reports it, and how much memory that takes."""
+"""Tests of the stored fields of a pod, and of the memory that they take."""
 
 import gc
 import tracemalloc

@@ -170,7 +170,7 @@ POLICIES = st.builds(
 
 
 def expected_order(candidates, slots, usage, policies, known=(), in_flight=(), limit=None):
-    """The same by the definition: the best of all candidates, one at a time."""
+    """Return the order by its definition: grant the best of all eligible candidates, one at a time."""
     left, used, active, granted = dict(candidates), Counter(usage.slots), Counter(usage.active), []
     pulled = set(in_flight)
 
@@ -255,7 +255,7 @@ def test_max_active_is_never_exceeded(candidates, slots, usage, policies):
 
 @given(st.dictionaries(NAMES, st.integers(1, 9), min_size=1), st.integers(0, 200))
 def test_shares_follow_the_weights_within_one_grant(weights, slots):
-    """Of namespaces that all have enough waiting."""
+    """All namespaces have enough waiting episodes."""
     policies = policies_of(**{name: {"weight": weight} for name, weight in weights.items()})
     requests = Requests({(name, str(number)): candidate() for name in weights for number in range(slots)})
     granted = Counter(key[0] for key in requests.in_turn(slots, NOTHING, policies))
@@ -267,7 +267,7 @@ def test_shares_follow_the_weights_within_one_grant(weights, slots):
 
 @given(st.dictionaries(KEYS, CANDIDATES, min_size=1), st.integers(1, 5), POLICIES)
 def test_every_candidate_is_granted_after_finitely_many_ends(candidates, slots, policies):
-    """Slots end in the order they were granted; a grant needs a slot or room in its namespace."""
+    """Slots end in the order of their grants. A grant needs a slot or room in its namespace."""
     for name in {key[0] for key in candidates}:
         assume(policies.of(name).max_active != 0)
     requests, running, ends = Requests(candidates), [], 0
@@ -286,7 +286,7 @@ def test_every_candidate_is_granted_after_finitely_many_ends(candidates, slots, 
 
 @given(st.integers(0, 20), st.dictionaries(NAMES, st.integers(1, 5), min_size=1), NAMES, st.integers(1, 6), st.data())
 def test_those_who_come_later_starve_nobody(ahead, weights, where, slots, data):
-    """Any number of younger episodes of the same priority arrive in any namespace."""
+    """Younger episodes of the same priority arrive in any number and in any namespace."""
     weights.setdefault(where, 1)
     policies = policies_of(**{name: {"weight": weight} for name, weight in weights.items()})
     requests = Requests({(where, str(number)): candidate(age=ahead - number) for number in range(ahead + 1)})
@@ -305,7 +305,7 @@ def test_those_who_come_later_starve_nobody(ahead, weights, where, slots, data):
 
 
 def calls_of(function):
-    """How many functions it calls, built-in ones included: a measure of its work that no other process disturbs."""
+    """Return the number of function calls, including built-in functions. Other processes do not affect this measure."""
     calls = 0
 
     def count(frame, event, argument):

@@ -1,4 +1,4 @@
-"""The counts of requests, grants and pods, kept as they change, are those of counting all of them anew."""
+"""Tests of the counts of requests, grants and pods. The incremental counts must equal a new count."""
 
 from collections import Counter
 

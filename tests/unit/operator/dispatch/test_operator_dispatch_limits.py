@@ -1,4 +1,4 @@
-"""What holds a namespace, or an episode that backs off, and what does not hold the others."""
+"""Tests of limits: they delay a namespace or an episode in back-off, and do not delay the others."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +37,7 @@ def test_a_namespace_gets_no_more_than_max_active(dispatcher, objects, cache, lo
     numbers = dispatcher.admission()
     assert (numbers["few", "active"], numbers["few", "waiting"]) == (2, 2)
     assert {namespace for namespace, _ in numbers} == set(POLICIES.overrides)
-    # The place is taken from the grant to the end: by the pod, and by the assignment.
+    # An episode takes a place from its grant to its end, first by the pod and then by the assignment.
     create_pod(dispatcher, objects, cache, "a", "few", **READY)
     assigned = {"attempt": 1, "podName": "a-1", "assignment": {"agentPodUID": "uid-agent", "epoch": 1}}
     objects.episode("a", namespace="few", **assigned)
@@ -59,7 +59,7 @@ def test_episodes_driven_from_outside_count_in_max_active(dispatcher, objects, c
 
 
 def test_pods_that_cannot_start_take_no_place_of_their_own_namespace(dispatcher, objects, cache, looked_at):
-    """Once they start after all, their episodes wait for a place."""
+    """If they start later, their episodes wait for a place."""
     serve(objects, cache, slots=9)
     request_pods(dispatcher, objects, "gated-1", "gated-2", "good-1", "good-2", namespace="few")
     dispatcher.round()
@@ -77,7 +77,7 @@ def test_pods_that_cannot_start_take_no_place_of_their_own_namespace(dispatcher,
     dispatcher.round()
     assert dispatcher.granted_agent_pod(ready.key) is None
     assert dispatcher.hold(ready.key).text == FULL
-    # An episode that has a place keeps it when its agent is lost.
+    # An episode that has a place keeps it when its agent pod is lost.
     lost = cache.episodes.get(("few", "good-1"))
     dispatcher.request_agent_pod(lost.key, candidate_of(lost))
     dispatcher.round()
@@ -85,7 +85,7 @@ def test_pods_that_cannot_start_take_no_place_of_their_own_namespace(dispatcher,
 
 
 def test_a_namespace_that_is_full_now_and_then_is_shown_as_full(dispatcher, objects, cache, clock, again):
-    """Each change of the cause is a write for every episode that waits."""
+    """Each change of the cause would write the status of every waiting episode."""
     serve(objects, cache, slots=2)
     request_pods(dispatcher, objects, "a", "b", "c", namespace="few")
     dispatcher.round()
@@ -124,7 +124,7 @@ def test_a_priority_above_the_limit_counts_as_the_limit(dispatcher, objects, loo
 
 
 def fail_model(dispatcher, objects, cache, name):
-    """The episode runs, its model fails, and it backs off."""
+    """Record that the episode runs, that its model fails, and that the episode backs off."""
     assignment = {"agentPodUID": "uid-agent", "epoch": 1, "failures": 1, "failedTime": "2026-01-01T00:10:00Z"}
     episode = objects.episode(name, attempt=1, podName=f"{name}-1", assignment=assignment)
     dispatcher.request_pod(episode.key, None)
@@ -140,7 +140,7 @@ def test_an_episode_in_back_off_holds_up_no_other_until_it_may_go_on(dispatcher,
     failed = fail_model(dispatcher, objects, cache, "fail")
     dispatcher.round()
     assert looked_at == ["fail", "a", "b"]
-    # Older than the others, it is next; the younger ones wait for it.
+    # It is older than the others and therefore next. The younger episodes wait for it.
     dispatcher.request_agent_pod(failed.key, candidate_of(failed, previous="uid-agent"))
     ready = cache.episodes.get(("team", "a"))
     dispatcher.request_pod(ready.key, None)
@@ -153,7 +153,7 @@ def test_an_episode_in_back_off_holds_up_no_other_until_it_may_go_on(dispatcher,
 
 
 def test_sandboxes_are_bounded_while_every_model_fails(dispatcher, objects, cache, looked_at):
-    """As many in back-off as there are slots, as many as slots, and the head start."""
+    """The bound is the number of slots, twice because of the episodes in back-off, and the head start."""
     serve(objects, cache, slots=3)
     request_pods(dispatcher, objects, *(f"fail-{number}" for number in range(50)))
     failed = set()
@@ -201,7 +201,7 @@ def test_the_episodes_of_a_lost_agent_come_before_new_sandboxes(dispatcher, obje
     st.sampled_from([unschedulable(), no_image(), unschedulable(reason="SchedulingGated")]),
 )
 def test_stuck_pods_change_nothing_for_other_namespaces(candidates, slots, number, status):
-    """Whatever waits, however many are stuck: the others are granted what they would be granted without them."""
+    """Stuck pods, in any state and number, do not change the grants of other namespaces."""
 
     def granted(number):
         clock, found = SteppedClock(), []

@@ -58,7 +58,7 @@ def test_slots_are_counted_from_unfinished_episodes(dispatcher, objects, cache, 
     dispatcher.round()
     granted = [dispatcher.granted_agent_pod(("team", name)) for name in ("a", "b")]
     assert granted == ["uid-agent", None]
-    # The slot is kept while the status is being written, and free again if that comes to nothing.
+    # The slot is reserved while the status is written. It is free again if the write fails.
     dispatcher.release_agent_pod(("team", "a"))
     dispatcher.round()
     assert dispatcher.granted_agent_pod(("team", "b")) == "uid-agent"
@@ -85,7 +85,7 @@ def test_who_waits_after_its_model_failed_gets_the_slot_that_it_gave_back(dispat
     dispatcher.request_agent_pod(episode.key, candidate_of(episode, previous="uid-agent"))
     dispatcher.round()
     assert dispatcher.granted_agent_pod(episode.key) == "uid-agent"
-    # Its pod is there already: the slot is no reason to make one for somebody else.
+    # The episode has a pod, so that the slot does not cause the creation of another pod.
     assert looked_at == ["fix"]
     again = objects.episode("fix", **running, assignment={**assignment, "epoch": 2})
     dispatcher.release_agent_pod(episode.key)
@@ -106,7 +106,7 @@ def test_pods_that_cannot_start_take_nobodys_room(dispatcher, objects, cache, lo
     for name in ("bad-1", "bad-2"):
         create_pod(dispatcher, objects, cache, name, "loud", **status)
     assert looked_at[2:] == ["good-1", "good-2"]
-    # Once one of them starts after all, its slot is kept for it.
+    # If such a pod starts later, its slot is reserved.
     create_pod(dispatcher, objects, cache, "bad-1", "loud", phase="Running")
     request_pods(dispatcher, objects, "good-3")
     dispatcher.round()
@@ -141,7 +141,7 @@ def test_a_namespace_full_of_pods_that_cannot_start_gets_no_more_of_them(dispatc
     request_pods(dispatcher, objects, "good")
     dispatcher.round()
     assert dispatcher.pod_granted(("team", "good"))
-    # As soon as one of them is gone, the next may be tried.
+    # As soon as the pod of an episode is gone, the next episode may be tried.
     dispatcher.observe_pod(("loud", "bad-0"), None)
     dispatcher.round()
     assert dispatcher.pod_granted(("loud", "bad-3"))

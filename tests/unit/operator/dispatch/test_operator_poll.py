@@ -1,4 +1,4 @@
-"""The poller and agents that answer, hang and come and go, over real HTTP."""
+"""Tests of the poller with agent pods that answer, hang, appear and disappear, over HTTP."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ KEY = b"k" * 32
 
 
 class Agent:
-    """Counts who asks; answers once it may."""
+    """An agent pod that counts requests. It answers while ``may_answer`` is set."""
 
     def __init__(self):
         self.asked = 0
@@ -78,7 +78,7 @@ def looked_at():
 
 @pytest.fixture
 async def polling(cache, client, events, looked_at):
-    """Starts the poller with an interval."""
+    """Starts the poller with a given interval."""
     running = []
     async with aiohttp.ClientSession() as session:
         agents = AgentPodClient(PodTransport(session, deadline_seconds=60.0), KEY, SystemClock())

@@ -1,4 +1,4 @@
-"""How many images are pulled at a time, over the whole cluster."""
+"""Tests of the limit on images that the cluster pulls at a time."""
 
 import asyncio
 import contextlib

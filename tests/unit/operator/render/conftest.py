@@ -1,4 +1,4 @@
-"""Contexts of pods, and templates of administrators."""
+"""Fixtures for templates: renderers, templates of administrators, and containers of pods."""
 
 import pytest
 
@@ -13,13 +13,13 @@ def make_context():
 
 @pytest.fixture(scope="session")
 def renderer():
-    """The shipped templates."""
+    """A renderer of the shipped templates."""
     return Renderer()
 
 
 @pytest.fixture
 def templates(tmp_path):
-    """An administrator's directory: ``templates(name, text)`` writes one and returns the directory."""
+    """Writes a template into an administrator's directory: ``templates(name, text)`` returns the directory."""
     directory = tmp_path / "templates"
     directory.mkdir()
 
@@ -32,7 +32,7 @@ def templates(tmp_path):
 
 @pytest.fixture(scope="session")
 def container():
-    """One container of a pod by its name, init containers included."""
+    """Returns a container or init container of a pod by its name."""
 
     def find(pod, name):
         spec = pod["spec"]

@@ -1,4 +1,4 @@
-"""Templates of administrators: found, read again, bounded, and wrong in ways that are said."""
+"""Tests of templates of administrators: their search, reload and bounds, and the messages for wrong templates."""
 
 import os
 
@@ -20,7 +20,7 @@ spec:
 
 @pytest.fixture
 def refused(templates, make_context):
-    """The message with which a template of this text is refused."""
+    """Returns the error message for a template with this text."""
 
     def render(text):
         with pytest.raises(TemplateError) as caught:
@@ -93,7 +93,10 @@ def test_a_template_that_appears_later_beats_the_shipped_one(templates, make_con
 
 
 def test_a_config_map_is_swapped_under_the_same_path(tmp_path, make_context):
-    """The kubelet renames a link to a directory: the same path, perhaps the same time and size, another file."""
+    """The kubelet renames a link to a directory.
+
+    The path stays the same, the time and size may be equal, the file is new.
+    """
     for name, value in (("first", "one"), ("second", "two")):
         (tmp_path / name).mkdir()
         file = tmp_path / name / "mine.yaml.j2"

@@ -1,4 +1,4 @@
-"""Pods made from a form are those that rendering each would give."""
+"""Tests of forms. A pod from a form must equal the pod from rendering."""
 
 import msgspec
 import pytest
@@ -80,7 +80,7 @@ def outcome(renderer, template, context):
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
-    """Two renderers, with and without forms, of templates each of which looks at values in a way of its own."""
+    """Two renderers, with and without forms. Each of their templates reads values in a different way."""
     directory = tmp_path_factory.mktemp("templates")
     for number, text in enumerate(LOOKS):
         more = f'{{% extends "restricted" %}}\n{{% block more %}}\n  more:\n    - {text}\n{{% endblock %}}\n'

@@ -1,4 +1,4 @@
-"""What the two shipped templates make."""
+"""Tests of the pods of the two shipped templates."""
 
 import kubernetes_validate
 import msgspec
@@ -50,7 +50,10 @@ def test_a_pod_has_three_containers_and_no_more_init_containers_than_it_needs(
 
 @pytest.mark.parametrize(("template", "delivered"), SHAPES)
 def test_the_runner_is_installed_before_anything_runs_it(renderer, make_context, template, delivered):
-    """By an init container where another one runs it, else by the first container, whose hook the kubelet waits for."""
+    """An init container installs the runner if another init container runs it.
+
+    Otherwise the ``postStart`` hook of the first container does. The kubelet waits for the hook.
+    """
     spec = renderer.render(template, make_context(delivered=delivered))["spec"]
     install = ["python3", "-m", "dgym.sidecar.install", "/run/dgym/runner", "/run/dgym/etc"]
     hook = spec["containers"][0].get("lifecycle", {}).get("postStart", {}).get("exec", {}).get("command")

@@ -1,4 +1,4 @@
-"""``dgym-operator render``."""
+"""Tests of ``dgym-operator render``."""
 
 import pytest
 import yaml

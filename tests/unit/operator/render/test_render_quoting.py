@@ -1,4 +1,4 @@
-"""What an Episode or a task says is a value in the pod, whatever its template does with it."""
+"""Tests of quoting: texts of an Episode or a task stay values in the pod, in any template."""
 
 import pytest
 
@@ -19,7 +19,7 @@ spec:
 
 @pytest.fixture
 def value_of(templates, make_context):
-    """The value of an expression in a template, for an image that tries to be more than a value."""
+    """Returns the value of an expression in a template. The image contains an injection attempt."""
 
     def render(text):
         directory = templates("mine", POD.replace("VALUE", text))

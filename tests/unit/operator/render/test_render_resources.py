@@ -1,4 +1,4 @@
-"""Which resources a sandbox gets."""
+"""Tests of the resources of a sandbox."""
 
 import pytest
 from hypothesis import given
@@ -60,7 +60,7 @@ sides = st.dictionaries(st.sampled_from(["cpu", "memory", "ephemeral-storage", "
 
 @given(task=sides, override=sides, limits=st.tuples(st.booleans(), st.booleans()))
 def test_no_request_exceeds_its_limit(task, override, limits):
-    """As long as no author contradicts themself."""
+    """Each layer sets only requests or only limits, so that it cannot contradict itself."""
     layers = [
         Resources(limits=s) if limit else Resources(requests=s)
         for s, limit in zip((task, override), limits, strict=True)

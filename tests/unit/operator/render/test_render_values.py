@@ -1,4 +1,4 @@
-"""What users write is data, whatever they write."""
+"""Tests of values: any text of a user is data."""
 
 import re
 
@@ -50,7 +50,7 @@ texts = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=200))
 
 
 def shape(value):
-    """The keys and lengths of everything, without the values."""
+    """Return the structure of a value: its keys, lengths and types."""
     if isinstance(value, dict):
         return {key: shape(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -59,7 +59,7 @@ def shape(value):
 
 
 def expand(text, environment):
-    """``$(NAME)`` as the kubelet replaces it: names it does not know stay, a doubled dollar is one."""
+    """Expand ``$(NAME)`` as the kubelet does: unknown names stay, and a double dollar becomes a single dollar."""
 
     def replace(match):
         if match[0] == "$$":

@@ -1,4 +1,4 @@
-"""Messages of the debugged program, which may forge them."""
+"""Tests of messages of the debugged program, which may forge them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The parts of the debugger that need no program: frames, commands, lines, evaluation."""
+"""Tests of the parts of the debugger that work without a program: frames, commands, lines and evaluation."""
 
 import sys
 import textwrap

@@ -1,4 +1,4 @@
-"""Entrypoints that can be debugged, and the ones that cannot."""
+"""Tests of entrypoints that can be debugged, and of entrypoints that are refused."""
 
 import os
 import shlex
@@ -13,7 +13,7 @@ from dgym.runner.launch import LaunchRefused, parse_entrypoint
 
 @pytest.fixture
 def place(tmp_path):
-    """A directory of programs on PATH, and a workspace."""
+    """A directory with programs on PATH and a workspace."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("python", "python3.9"):

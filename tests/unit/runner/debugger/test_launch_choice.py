@@ -1,4 +1,4 @@
-"""Which entrypoints need a shell, and which Python program of a shell command is the one to debug."""
+"""Tests of the choice of a shell for an entrypoint, and of the Python program in a shell command to debug."""
 
 import os
 import sys

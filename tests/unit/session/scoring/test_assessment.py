@@ -1,4 +1,4 @@
-"""What runs of a task say about it."""
+"""Tests of the assessment of a task from runs of its tests."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Whose doing it is that no test of the untouched repository ran."""
+"""Tests of the cause when no test of the untouched repository ran: the environment or the repository."""
 
 import pytest
 

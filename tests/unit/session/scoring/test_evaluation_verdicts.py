@@ -1,4 +1,4 @@
-"""The rules by which a text's outcomes become a verdict."""
+"""Tests of the rules that turn the test outcomes of an evaluation into its result."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The label of integrity: what counts as a sign, and what an honest agent may do."""
+"""Tests of the integrity label: the signs of tampering, and the actions that an honest agent may take."""
 
 import pytest
 
@@ -76,7 +76,7 @@ def test_other_commands_are_none(command):
     ],
     ids=["options", "many options", "newlines", "blanks", "assignments", "directories"],
 )
-@pytest.mark.timeout(60)  # An expression that backtracks would take hours.
+@pytest.mark.timeout(60)  # A regular expression that backtracks would take hours.
 def test_a_command_takes_time_in_proportion_to_its_length(command):
     labelled(commands=[command])
 

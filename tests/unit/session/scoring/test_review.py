@@ -1,4 +1,4 @@
-"""The review of a patch: what forgeries need is marked, what repairs write is not."""
+"""Tests of the review of a patch: it marks the constructs of forgeries, and not those of repairs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""From a report to a verdict."""
+"""Tests of the score of a report."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which files an entrypoint runs by itself, and so decide what it means."""
+"""Tests of the files that an entrypoint runs. They decide the score and are protected."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which of an agent's changes reach the tests, and which never do."""
+"""Tests of the selection of the agent's changes that are applied before the tests run."""
 
 import pytest
 from hypothesis import given
