@@ -1,8 +1,8 @@
 """The keys with which an agent pod authenticates its callers, and their creation.
 
-``python -m dgym.episodes.agent_pod tokens`` runs as the init container. Only this container has the key of the agent pool.
-It derives the key of its pod and writes it, with the digest of the results token, into a directory in memory. So an
-attacker who controls an agent pod does not get the keys of the other pods of its pool.
+``python -m dgym.episodes.agent_pod tokens`` runs as the init container. Only this container has the key of the agent
+pool. It derives the key of its pod and writes it, with the digest of the results token, into a directory in memory. So
+an attacker who controls an agent pod does not get the keys of the other pods of its pool.
 """
 
 import hmac
