@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 import psutil
 
-from dgym.sandbox.local import ensure_environment
+from dgym.sandbox.local import cache_directory, ensure_environment
 from dgym.session import EpisodeLimits
 from dgym.wire.http import Role
 from tests.fakes.pods import TOOLS, Pod
@@ -38,8 +39,11 @@ class FuzzedPod(Pod):
 
     def __init__(self, directory: Path, environment: Path, **settings: Any) -> None:
         super().__init__(directory, environment, **settings)
+        # The interpreter and the cache may be below /tmp.
+        shown = [("--ro-bind", str(path), str(path)) for path in (sys.prefix, cache_directory())]
         self.view = (
             *("--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", "/tmp", "--unshare-net"),
+            *(argument for arguments in shown for argument in arguments),
             *("--bind", str(directory), str(directory)),
         )
 

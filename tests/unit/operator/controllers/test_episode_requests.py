@@ -3,10 +3,12 @@
 import msgspec
 import pytest
 
+from dgym.api import Stages
 from dgym.wire import AttemptOutcome, EndReason, calls
 from dgym.wire.assignments import AssignmentState, AssignmentStatus
 from dgym.wire.http import PauseRequest
 from dgym_operator.controllers import AgentPodView, CallSidecar, CreatePod, DeleteEpisode, DeletePod, Plan
+from dgym_operator.controllers._conditions import is_outdated
 from dgym_operator.controllers.episode import agent_pod_request, assigned_status, decide, retry_at
 from tests.unit.operator.controllers.reconcile_builders import (
     AGENT,
@@ -214,3 +216,15 @@ def test_a_failed_model_is_noted_once_and_given_up_after_three_more_tries():
     agent = report(AssignmentState.FAILED, epoch=4, reason=EndReason.MODEL_ERROR, message="429 from the model")
     end = written(decide(view(third, ready_pod(), agent_pod=agent), NOW)).ending
     assert (end.reason, end.message) == ("ModelError", "429 from the model; it was tried 4 times")
+
+
+@pytest.mark.parametrize(("reported", "recorded"), [(None, NOW), (ago(100), ago(100))])
+def test_the_number_of_steps_is_written_with_the_time_of_the_first(reported, recorded):
+    agent_pod = msgspec.structs.replace(report(AssignmentState.RUNNING, steps=3), stages=Stages(first_step=reported))
+    status = written(decide(view(running(assigned=120), ready_pod(), agent_pod=agent_pod), NOW))
+    assert (status.steps, status.stages.first_step, status.stages.last_step) == (3, recorded, NOW)
+
+
+@pytest.mark.parametrize(("observed", "outdated"), [(None, False), (0, False), (1, True), (2, False), (3, False)])
+def test_a_status_of_an_older_generation_is_outdated(observed, outdated):
+    assert is_outdated(observed, 2) is outdated
