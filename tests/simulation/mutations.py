@@ -10,7 +10,7 @@ from dgym_operator.app._reconciler import Reconciler
 from dgym_operator.cache import Cache, Informers, Memory
 from dgym_operator.controllers import EpisodeInput, PatchStatus, Plan, Waits
 from dgym_operator.controllers import episodeset as sets
-from dgym_operator.controllers.episode import _attempt, _clocks, _controller, _ending, _finish
+from dgym_operator.controllers.episode import _attempt, _clocks, _controller, _finish, _pod_status
 from dgym_operator.controllers.episodeset import _controller as set_controller
 from dgym_operator.controllers.episodeset import _counts
 from dgym_operator.dispatch._admission import ModelsOut
@@ -60,7 +60,7 @@ def _same_epoch(view):
 
 
 def _lost_at_once(view, pod, _deadline, now):
-    return _ending._report_or(view, _ending.loss(pod), None, now)
+    return _pod_status._report_or(view, _pod_status.loss(pod), None, now)
 
 
 def _no_plan(_view):
@@ -105,7 +105,9 @@ MUTATIONS = {
     "an attempt is lost before its agent has reported": lambda: patch.object(
         EpisodeInput, "awaits_report", property(lambda _view: False)
     ),
-    "the last message of a deleted pod is not awaited": lambda: patch.object(_ending, "_terminating", _lost_at_once),
+    "the last message of a deleted pod is not awaited": lambda: patch.object(
+        _pod_status, "_terminating", _lost_at_once
+    ),
     "a conflict at a deletion counts as done": lambda: patch.object(_writes.Writes, "_exists", _absent),
     "a pod is created from an old view": lambda: patch.object(_episodes, "still_wants", lambda *_args: True),
     "the cache is trusted before this leader has written": lambda: patch.object(
@@ -114,9 +116,9 @@ MUTATIONS = {
     "an attempt is not given up before the next": lambda: patch.object(ResultsStore, "give_up", ResultsStore.get),
     "the sidecar is not asked while an end is awaited": lambda: patch.object(_controller, "sidecar_requests", _no_plan),
     "an end of all containers is the agent's doing": lambda: patch.multiple(
-        _ending, _UNOBSERVED_REASONS=(), _UNOBSERVED_CODE=-1, _together=lambda *_ends: False
+        _pod_status, _UNOBSERVED_REASONS=(), _UNOBSERVED_CODE=-1, _together=lambda *_ends: False
     ),
-    "a death with its pod is the agent's doing": lambda: patch.object(_ending, "_by_itself", lambda *_death: True),
+    "a death with its pod is the agent's doing": lambda: patch.object(_pod_status, "_by_itself", lambda *_death: True),
     "a cancelled attempt is not scored": lambda: patch.object(_finish, "_cancelling", lambda *_view: None),
     "a pod that is gone at its deletion is not awaited": lambda: patch.object(
         InformerStore, "assume_ended", _assume_deleted
