@@ -110,9 +110,23 @@ class Copy:
         self.root = Path(tempfile.mkdtemp(prefix="mutation-"))
         # A short path, because the path of a socket is limited.
         self._temporary = Path(tempfile.mkdtemp(prefix="m"))
-        self._python = python
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(self.root, filter="fully_trusted")
+        self._python = self._interpreter(python)
+
+    def _interpreter(self, python: Path) -> Path:
+        """An environment that imports the copy, also in isolated mode, where ``PYTHONPATH`` has no effect."""
+        environment = self.root / ".venv"
+        subprocess.run([str(python), "-m", "venv", "--without-pip", str(environment)], check=True)
+        own, packages = (
+            subprocess.check_output(
+                [str(each), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
+            )
+            for each in (environment / "bin/python", python)
+        )
+        paths = f"{self.root}\n{self.root / 'operator'}\n{packages}"
+        (Path(own.strip()) / "mutated.pth").write_text(paths)
+        return environment / "bin/python"
 
     def run(self, runs: Sequence[str], seconds: float) -> str:
         """Run the tests. Returns ``passed``, ``failed`` or ``timeout``."""
@@ -123,9 +137,8 @@ class Copy:
         return "passed"
 
     def _run(self, arguments: str, seconds: float) -> str:
-        path = os.pathsep.join((str(self.root), str(self.root / "operator")))
         # With CI hypothesis draws the same examples each time.
-        environment = {**os.environ, "PYTHONPATH": path, "CI": "1", "TMPDIR": str(self._temporary)}
+        environment = {**os.environ, "CI": "1", "TMPDIR": str(self._temporary)}
         options = ("-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist")
         process = subprocess.Popen(
             [str(self._python), "-m", "pytest", *options, *shlex.split(arguments)],
