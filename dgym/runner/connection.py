@@ -96,7 +96,12 @@ class Connection(object):
         buffer = self._buffer
         while len(buffer) < size:
             if self._ready is not None:
-                self._ready.poll()
+                try:
+                    self._ready.poll()
+                except OSError:
+                    # A program has lowered RLIMIT_NOFILE of the runner, which poll() refuses. The read waits too, but a
+                    # signal that arrives in another thread is then handled only after the next frame.
+                    pass
             piece = os.read(self._read_fd, 64 * 1024)
             if not piece:
                 if at_start and not buffer:

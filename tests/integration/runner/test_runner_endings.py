@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import resource
 import signal
 import subprocess
 import time
@@ -242,3 +243,11 @@ async def test_commands_start_while_others_are_killed(sandbox):
             assert (await sandbox.run("sleep 600", timeout_seconds=0.01)).ended_by == "timeout"
 
     await asyncio.gather(start_many(), start_many(), kill_many(), kill_many())
+
+
+async def test_a_runner_without_descriptors_refuses_calls_and_lives(runner):
+    resource.prlimit(runner.process.pid, resource.RLIMIT_NOFILE, (0, 0))
+    for _ in range(3):
+        with pytest.raises(OSError, match="Too many open files"):
+            await runner.client.list_directory(".")
+    assert runner.process.poll() is None
