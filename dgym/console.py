@@ -89,7 +89,7 @@ class PlainConsole:
         print(printable(text), flush=True)
 
     def learn(self, text: str) -> None:
-        """Do nothing: there is no completion on a pipe."""
+        """Do nothing, because a pipe does not support completion."""
 
     def _pump(self) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")

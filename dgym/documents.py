@@ -279,7 +279,7 @@ def yaml_excesses(events: Iterator[yaml.Event]) -> Iterator[Problem | None]:
 
 
 def json_excess(text: str) -> Problem | None:
-    """Return a problem if a JSON text is nested too deeply. JSON has no aliases, so there is no other limit."""
+    """Return a problem if a JSON text is nested too deeply. Other limits only concern aliases, which JSON lacks."""
     depth = 0
     for mark in _JSON_MARK.finditer(text):
         first = text[mark.start()]

@@ -94,7 +94,7 @@ def _agent_problems(spec: EpisodeSpec, named: AgentSpec, path: FieldPath, base: 
 def _task_problems(spec: DebugTaskSpec, path: FieldPath) -> Iterator[Problem]:
     if spec.source is None and spec.image is None:
         remedy = "give source, or an image that contains the repository"
-        yield Problem((*path, "source"), f"is missing, and so is image: the task has no repository; {remedy}")
+        yield Problem((*path, "source"), f"is missing, and image is missing too: the task needs a repository; {remedy}")
     yield from _patch_problems(spec.solution, (*path, "solution"))
     yield from _patch_problems(spec.scoring.test_patch, (*path, "scoring", "testPatch"))
 

@@ -130,7 +130,7 @@ class InformerStore(Generic[T]):
         """Return the highest resourceVersion of the objects in the namespace. None: all namespaces.
 
         Returns:
-            ``0`` if there are no objects, and the empty string if versions cannot be compared.
+            ``0`` for an empty store, and the empty string if versions cannot be compared.
         """
         newest = "0"
         for key, item in self._objects.items():

@@ -265,7 +265,7 @@ class Transport:
         """Send the request once and return the complete response.
 
         Raises:
-            ApiError: The server refused the request, or there was no complete response within the deadline.
+            ApiError: The server refused the request, or did not respond completely within the deadline.
         """
         limits = aiohttp.ClientTimeout(total=request.timeout or self._timeout, sock_connect=CONNECT_SECONDS)
         with _as_connection_lost():

@@ -71,7 +71,7 @@ class OpenAIConnection:
         """Send one request and return the body of the response.
 
         Raises:
-            RequestFailed: The connection failed, there was no response in time, or its status is an error.
+            RequestFailed: The connection failed, the response did not arrive in time, or its status is an error.
         """
         try:
             # The timeout of the package only limits the time between bytes. A slow response would never reach it.

@@ -21,7 +21,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         tool: Name of the tool; empty if it could not be read.
         arguments: The decoded arguments. None if they could not be decoded, or if ``raw`` is a line of text.
         raw: What the model sent: the JSON text of the arguments, or the whole call if the model calls tools by text.
-        error: Why ``raw`` could not be decoded, as a message for the model. None: there was no error.
+        error: Why ``raw`` could not be decoded, as a message for the model. None if it was decoded.
         extra: Provider-specific fields that are sent back with the call, such as signatures.
     """
 

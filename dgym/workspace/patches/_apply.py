@@ -31,7 +31,7 @@ def apply_patch(patch: bytes | str, read: Read) -> dict[str, FileVersion | None]
 
     Args:
         patch: The output of ``git diff --binary`` or ``diff -u``.
-        read: Returns the present version of a path, or None if there is no file.
+        read: Returns the present version of a path, or None if the file does not exist.
 
     Raises:
         PatchError: The patch is malformed or does not apply. No file has been changed.

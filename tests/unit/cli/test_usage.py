@@ -201,7 +201,7 @@ def test_validate_refuses_a_task_without_a_repository(dgym, tmp_path):
     (tmp_path / "t.yaml").write_text(head + "spec: {entrypoint: python -m pytest -q}\n")
     done = dgym("validate", str(tmp_path / "t.yaml"))
     assert done.exit_code == 2
-    assert "is missing, and so is image: the task has no repository" in done.output
+    assert "is missing, and image is missing too: the task needs a repository" in done.output
 
 
 def test_validate_finds_the_same_tool_twice_in_a_set(dgym, tmp_path):
