@@ -212,7 +212,7 @@ class _Attempt:
                 await asyncio.wait((result,), timeout=_STEPS_SECONDS)
                 if result.done():
                     result.result()
-                # Before the reset, the list of steps is empty. The request for the result reports other errors too.
+                # Before the reset, the sidecar refuses this call. The request for the result reports other errors too.
                 with contextlib.suppress(DgymError):
                     for step in await self._session.steps(following):
                         self._record.write(step)
