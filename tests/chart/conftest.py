@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from hack.cluster.build import find_binary
 from hack.cluster.controlplane import Client
 from tests.chart.admission import POLICY_KINDS, Operator, wait_for_policies
 from tests.support.apiserver import ApiServer
-from tests.support.required import absent
+from tests.support.required import built
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "dgym"
@@ -66,11 +65,7 @@ class Helm:
 
 @pytest.fixture(scope="session")
 def helm(tmp_path_factory):
-    program = find_binary("helm")
-    if program is None:
-        reason = "no helm in KUBEBUILDER_ASSETS, the user's cache or PATH (`make binaries` builds it)"
-        absent("helm", reason)
-    return Helm(program, tmp_path_factory.mktemp("helm"))
+    return Helm(built("helm"), tmp_path_factory.mktemp("helm"))
 
 
 @pytest.fixture(scope="session")

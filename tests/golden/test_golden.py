@@ -2,19 +2,18 @@
 
 import pytest
 
-from hack.cluster.build import find_binary
 from tests.golden.files import FILES, OUTPUTS, differences
 from tests.golden.simulation import CHUNK, SEEDS, TOLERATED, golden_reasons, reasons
-from tests.support.required import absent
+from tests.support.required import built
 
-LONG = {"walkthroughs": pytest.mark.thorough}
+ONLY_IN_TEST_ALL = {"chart": pytest.mark.thorough, "walkthroughs": pytest.mark.thorough}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, ())) for name in OUTPUTS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=ONLY_IN_TEST_ALL.get(name, ())) for name in OUTPUTS])
 def test_golden_files_agree(name, caplog):
     caplog.set_level("CRITICAL")
-    if name == "chart" and find_binary("helm") is None:
-        absent("helm", "no helm in KUBEBUILDER_ASSETS, the user's cache or PATH (`make binaries` builds it)")
+    if name == "chart":
+        built("helm")
     found = [f"{path}\n{difference}" for path, difference in differences(name, OUTPUTS[name]())]
     assert not found, "a decision, or a mistake:\n" + "\n".join(found)
 

@@ -400,7 +400,7 @@ KEPT: dict[str, dict[str, int]] = {
 }
 """Number of variations of a test in ``make test``, evenly chosen among its parameters. 0 for a long test."""
 
-_BUILT = frozenset({"api_server_binaries", "helm", "s3_server"})
+_BUILT = frozenset({"api_server_binaries", "built_program", "helm", "s3_server"})
 """Fixtures of programs that ``make binaries`` builds."""
 
 

@@ -13,8 +13,7 @@ from lupa.lua51 import LuaRuntime
 from dgym.api import Condition, EpisodeSetStatus, EpisodeStatus, SandboxPoolStatus
 from dgym_operator.controllers import set_with_readiness, with_derived
 from dgym_operator.controllers._conditions import with_readiness
-from hack.cluster.build import find_binary
-from tests.support.required import absent
+from tests.support.required import built
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SPECS = {
@@ -101,9 +100,7 @@ def stored(kinds, api_namespace):
 
 
 def test_kstatus_says_what_a_person_would(stored):
-    program = find_binary("kstatus")
-    if program is None:
-        absent("kstatus", "no kstatus in the cache (`make binaries` builds it)")
+    program = built("kstatus")
     objects = json.dumps({"apiVersion": "v1", "kind": "List", "items": stored})
     done = subprocess.run([program], input=objects, capture_output=True, text=True, check=True, timeout=60)
     statuses = [status for status, _ in json.loads(done.stdout)]

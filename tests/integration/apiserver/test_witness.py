@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hack.cluster.build import find_binary
 from tests.e2e.cluster.support import until
 from tests.e2e.cluster.witness import SECRETS, seen, witnessed
 from tests.security.leaks import Secrets, leaks
 from tests.support.apiserver import ApiServer
-from tests.support.required import absent
+from tests.support.required import built
 
 PASSWORD = "correct horse battery"
 
@@ -19,9 +18,7 @@ PASSWORD = "correct horse battery"
 @pytest.fixture
 def kubectl(api_server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put kubectl for this server on PATH."""
-    program = find_binary("kubectl")
-    if program is None:
-        absent("apiserver", "there is no kubectl (make binaries builds it)")
+    program = built("kubectl")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
 

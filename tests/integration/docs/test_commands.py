@@ -18,8 +18,8 @@ import pytest
 from dgym.api import apply_overrides
 from dgym.benchmarks import bundled, episode_set
 from dgym.errors import ManifestError
-from hack.cluster.build import find_binary
 from hack.cluster.cli import parser as cluster_parser
+from tests.support.required import built
 
 ROOT = Path(__file__).parents[3]
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
@@ -139,21 +139,9 @@ def test_files_of_the_clone():
 
 
 @pytest.fixture(scope="session")
-def program():
-    """Return the path of a program with the given name. The test is skipped if it is not installed."""
-
-    def find(name):
-        path = find_binary(name)
-        if path is None:
-            reason = (
-                f"no {name} in KUBEBUILDER_ASSETS, the user's cache or PATH (`hack/cluster/cluster build` makes it)"
-            )
-            if "apiserver" in os.environ.get("DGYM_TEST_REQUIRE", "").split(","):
-                pytest.fail(reason, pytrace=False)
-            pytest.skip(reason)
-        return str(path)
-
-    return find
+def built_program():
+    """Return the path of a program that ``make binaries`` builds, by its name."""
+    return lambda name: str(built(name))
 
 
 @functools.cache
@@ -168,8 +156,8 @@ def flags(text):
 
 
 @of("kubectl", "helm")
-def test_flags_of_kubectl_and_helm(command, program):
-    path, words = program(command.program), [*command.words[1:]]
+def test_flags_of_kubectl_and_helm(command, built_program):
+    path, words = built_program(command.program), [*command.words[1:]]
     asked = [path]
     while words and re.search(rf"^\s+{re.escape(words[0])} ", output(*asked, "--help"), re.MULTILINE):
         asked.append(words.pop(0))
@@ -184,18 +172,18 @@ def test_flags_of_kubectl_and_helm(command, program):
 
 
 @pytest.mark.parametrize("command", [each for each in ALL if set(each.words) & set(SETS)], ids=str)
-def test_values_that_are_set(command, program):
+def test_values_that_are_set(command, built_program):
     given = [part for pair in zip(command.words, command.words[1:], strict=False) if pair[0] in SETS for part in pair]
-    render(program("helm"), *given)
+    render(built_program("helm"), *given)
 
 
 @pytest.mark.parametrize(
     ("page", "values"),
     [(page, text) for page in PAGES for text in VALUES.findall((ROOT / page).read_text("utf-8"))],
 )
-def test_values_in_files(page, values, program, tmp_path):
+def test_values_in_files(page, values, built_program, tmp_path):
     (tmp_path / "values.yaml").write_text(values)
-    render(program("helm"), "--values", str(tmp_path / "values.yaml"))
+    render(built_program("helm"), "--values", str(tmp_path / "values.yaml"))
 
 
 def render(helm, *arguments):
@@ -215,6 +203,6 @@ def test_a_wrong_command_of_ours_is_found(line):
 
 
 @pytest.mark.parametrize("line", ["kubectl wait --fro=x episode/y", "helm install --wiat", "kubectl rollout restrat x"])
-def test_a_wrong_command_of_others_is_found(line, program):
+def test_a_wrong_command_of_others_is_found(line, built_program):
     with pytest.raises(AssertionError):
-        test_flags_of_kubectl_and_helm(Shown("", (*next(simple_commands(line)),)), program)
+        test_flags_of_kubectl_and_helm(Shown("", (*next(simple_commands(line)),)), built_program)

@@ -16,7 +16,7 @@ TRAJECTORY = f"{PATH}/trajectory.jsonl"
 RESULT = StoredResult(resolved=True, reason=EndReason.RESOLVED, score=1, max_score=1)
 
 
-@pytest.fixture(params=["directory", "bucket"])
+@pytest.fixture(params=["directory", pytest.param("bucket", marks=pytest.mark.thorough)])
 def store(request, tmp_path, monkeypatch):
     if request.param == "directory":
         return open_store(str(tmp_path / "results"))
