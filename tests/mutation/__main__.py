@@ -126,6 +126,12 @@ class Copy:
         )
         paths = f"{self.root}\n{self.root / 'operator'}\n{packages}"
         (Path(own.strip()) / "mutated.pth").write_text(paths)
+        for script in filter(Path.is_file, python.parent.iterdir()):
+            # The tests run pytest and dgym by name. The first line of each such script names its interpreter.
+            copy = environment / "bin" / script.name
+            if not copy.exists() and script.read_bytes().startswith(b"#!"):
+                shutil.copy(script, copy)
+                copy.write_bytes(copy.read_bytes().replace(bytes(python.parent), bytes(environment / "bin"), 1))
         return environment / "bin/python"
 
     def run(self, runs: Sequence[str], seconds: float) -> str:
