@@ -56,7 +56,7 @@ _EXAMPLES: dict[str, tuple[Any, ...]] = {
     "diff": (None, "--- a/calc.py\n+++ b/calc.py\n@@ -1 +1 @@\n-a\n+b\n"),
     "score": (None, {"score": 1, "max_score": 3}),
     "focus_file": (None, "calc.py", "src/größe.py"),
-    "end_reason": (None, *(reason.value for reason in EndReason if reason.is_verdict)),
+    "end_reason": (None, *(reason.value for reason in EndReason if reason.is_counted)),
 }
 """Examples for each key of an observation, from which ``sample`` of its space chooses."""
 Seed = int | np.random.Generator | None

@@ -43,8 +43,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
         Failed episodes are not included, because the agent is not responsible for them.
         """
-        verdicts = self.resolved + self.unresolved
-        return self.resolved / verdicts if verdicts else None
+        counted = self.resolved + self.unresolved
+        return self.resolved / counted if counted else None
 
     @property
     def counts(self) -> str:

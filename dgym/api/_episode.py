@@ -242,7 +242,7 @@ class AttemptEnding(ManifestStruct, frozen=True, kw_only=True):
 
     Attributes:
         cause: Who or what ended the attempt: agent, infrastructure, disruption or user.
-        reason: Reason of the end if the attempt has no verdict.
+        reason: Reason of the end if the attempt failed.
         message: Explanation of the reason, for people.
         since: When the end was decided or observed.
     """
@@ -422,7 +422,7 @@ class ProgressReason(StrEnum):
 class Treatment(StrEnum):
     """The controller's treatment of an episode that stopped; each reason has exactly one."""
 
-    VERDICT = "verdict"
+    COUNTED = "counted"
     WAIT = "wait"
     REASSIGN = "reassign"
     NEW_POD = "new pod"
@@ -430,7 +430,7 @@ class Treatment(StrEnum):
 
 
 TREATMENTS: dict[str, Treatment] = {
-    **{reason.value: Treatment.VERDICT for reason in EndReason if reason.is_verdict},
+    **{reason.value: Treatment.COUNTED for reason in EndReason if reason.is_counted},
     "Unschedulable": Treatment.WAIT,
     "ImagePullFailed": Treatment.WAIT,
     "QuotaExceeded": Treatment.WAIT,

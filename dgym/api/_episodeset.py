@@ -174,7 +174,7 @@ class EpisodeSetSpec(ManifestStruct, frozen=True, kw_only=True):
             stopped for them.
         suspend: Suspend the unfinished episodes and create no more until this becomes false.
         cancel: End the unfinished episodes and create no more. This cannot be undone.
-        max_failed: Create no more episodes after this number of episodes has failed without a verdict. Unfinished
+        max_failed: Create no more episodes after this number of episodes has failed. Unfinished
             episodes continue. Without it, any number may fail.
         cost_limit: Create no more episodes after the set's episodes have cost this amount, in quotes ("50"), in the
             currency of the models' prices. The models must have prices. Unfinished episodes continue. The cost of all
@@ -207,9 +207,9 @@ class ArmStatus(ManifestStruct, frozen=True, kw_only=True):
         name: Name of the arm.
         total: Number of episodes of the arm.
         resolved: Number of episodes that repaired the bug.
-        unresolved: Number of episodes with another verdict.
-        failed: Number of episodes that ended without a verdict.
-        pass_at_1: Share of the arm's episodes with a verdict that repaired the bug, from 0 to 1, computed as for the
+        unresolved: Number of episodes that count for the agent and did not repair the bug.
+        failed: Number of episodes that ended with a failure, such as SandboxLost.
+        pass_at_1: Share of the arm's counted episodes that repaired the bug, from 0 to 1, computed as for the
             whole set.
     """
 
@@ -222,7 +222,7 @@ class ArmStatus(ManifestStruct, frozen=True, kw_only=True):
 
 
 class FailedIndexes(ManifestStruct, frozen=True, kw_only=True):
-    """The episodes of a set that ended without a verdict for the same reason.
+    """The episodes of a set that failed for the same reason.
 
     Attributes:
         reason: Reason of the condition Finished of the episodes, such as ModelError.
@@ -253,20 +253,20 @@ class EpisodeSetStatus(ManifestStruct, frozen=True, kw_only=True):
             an agent pod, a node, an image, the gate of a queue, the end of an outage of a model or of the results
             store, the task, or the API server (pod).
         resolved: Number of episodes that repaired the bug.
-        unresolved: Number of episodes with another verdict.
-        failed: Number of episodes that ended without a verdict.
+        unresolved: Number of episodes that count for the agent and did not repair the bug.
+        failed: Number of episodes that ended with a failure, such as SandboxLost.
         failed_indexes: Indexes of the failed episodes by reason. ``dgym retry`` and the annotation dgym.dev/retry run
             them again.
         cost: Cost of the finished episodes, in the currency of the models' prices.
         retry: Last value of the annotation dgym.dev/retry for which episodes run again.
         cancelled: Number of episodes that were cancelled and not scored, for example because they had not started.
-        pass_at_1: Share of the episodes with a verdict that repaired the bug, from 0 to 1: resolved / (resolved +
-            unresolved). All tasks are pooled, so a task counts as often as it has verdicts. ``dgym report`` shows the
-            mean over tasks of each task's share instead, which cannot be computed from these counts. Both are equal
-            once all episodes have a verdict, because every task has the same number of samples. They may differ while
-            some episodes have no verdict.
+        pass_at_1: Share of the counted episodes that repaired the bug, from 0 to 1: resolved / (resolved +
+            unresolved). All tasks are pooled, so a task counts as often as it has counted episodes. ``dgym report``
+            shows the mean over tasks of each task's share instead, which cannot be computed from these counts. Both are
+            equal once all episodes are counted, because every task has the same number of samples. They may differ
+            while some episodes are not counted.
         arms: Counts of each arm, in the order of the spec.
-        resolved_by_arm: Resolved episodes and episodes with a verdict of each arm, such as debug 12/20, rewrite 8/20.
+        resolved_by_arm: Resolved episodes and counted episodes of each arm, such as debug 12/20, rewrite 8/20.
         start_time: When the list of tasks was fixed.
         completion_time: When the last episode finished.
         observed_generation: Generation of the EpisodeSet for which the status was written. -1 before the first status.

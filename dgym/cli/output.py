@@ -1,6 +1,6 @@
 """The output of commands: JSON, tables, files, and exceptions as messages with an exit status.
 
-Exit status: 0 every episode has a verdict, 1 some failed for other reasons, 2 usage or manifest, 130 interrupted.
+Exit status: 0 no episode failed, 1 some failed, 2 usage or manifest, 130 interrupted.
 """
 
 import contextlib

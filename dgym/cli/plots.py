@@ -56,14 +56,14 @@ class PlottedArm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def resolved_within(self) -> list[tuple[int, float]]:
-        """Points of a step function: a number of steps, and the share of verdicts resolved within it."""
-        verdicts = [record for record in self.records if record.has_verdict]
-        steps = Counter(record.steps for record in verdicts if record.resolved)
+        """Points of a step function: a number of steps, and the share of scored episodes resolved within it."""
+        scored = [record for record in self.records if record.is_scored]
+        steps = Counter(record.steps for record in scored if record.resolved)
         points, resolved = [(0, 0.0)], 0
         for count in sorted(steps):
             resolved += steps[count]
-            points.append((count, resolved / len(verdicts)))
-        if (longest := max((record.steps for record in verdicts), default=0)) > points[-1][0]:
+            points.append((count, resolved / len(scored)))
+        if (longest := max((record.steps for record in scored), default=0)) > points[-1][0]:
             points.append((longest, points[-1][1]))
         return points
 
@@ -154,7 +154,7 @@ def draw_figures(
 
 
 def _resolve_rate(arms: Sequence[PlottedArm], confidence: float) -> Figure:
-    """Draw the resolve rate of each arm, with its interval and the number of verdicts."""
+    """Draw the resolve rate of each arm, with its interval and the number of scored episodes."""
     figure, axes = _axes(height=1.3 + 0.45 * len(arms))
     for place, arm in enumerate(arms):
         rate, low, high = arm.rate
@@ -162,7 +162,7 @@ def _resolve_rate(arms: Sequence[PlottedArm], confidence: float) -> Figure:
             rate, place, xerr=[[rate - low], [high - rate]], fmt=_MARKERS[place], color=_COLOURS[place], capsize=4,
             markersize=8, markeredgecolor="black", ecolor="black", elinewidth=1.2,
         )  # fmt: skip
-    axes.set_yticks(range(len(arms)), [f"{arm.label}\n{arm.figures.verdicts} verdicts" for arm in arms])
+    axes.set_yticks(range(len(arms)), [f"{arm.label}\n{arm.figures.scored} scored" for arm in arms])
     axes.set_ylim(len(arms) - 0.5, -0.5)
     axes.set_xlim(-0.02, 1.02)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
@@ -172,7 +172,7 @@ def _resolve_rate(arms: Sequence[PlottedArm], confidence: float) -> Figure:
 
 
 def _steps(arms: Sequence[PlottedArm], _confidence: float) -> Figure:
-    """Draw the share of verdicts that are resolved within a number of steps."""
+    """Draw the share of scored episodes that are resolved within a number of steps."""
     figure, axes = _axes(height=4.0)
     for place, arm in enumerate(arms):
         points = arm.resolved_within
@@ -185,7 +185,7 @@ def _steps(arms: Sequence[PlottedArm], _confidence: float) -> Figure:
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("Steps")
-    axes.set_ylabel("Verdicts resolved within so many steps")
+    axes.set_ylabel("Resolved within so many steps")
     axes.grid(color="#dddddd")
     _legend(axes, len(arms))
     return figure

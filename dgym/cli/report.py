@@ -105,8 +105,8 @@ def report_command(
 ) -> None:
     """Show the figures of results, or compare two runs.
 
-    DIR is a results directory, or a part of one. The default is ./results. Rates are over the episodes that have a
-    verdict, with Wilson's interval. --compare matches tasks and tests the difference with McNemar's exact test. The
+    DIR is a results directory, or a part of one. The default is ./results. Rates are over scored
+    episodes, with Wilson's interval. --compare matches tasks and tests the difference with McNemar's exact test. The
     arms of an EpisodeSet are compared in the same way, without an option.
 
     --plot draws resolve-rate, steps, cost, stages and tools, by arm or, without arms, by agent and model.
@@ -214,7 +214,7 @@ def _print_report(report: Report) -> None:
     screen.print()
     notes = [f"Intervals are Wilson's at {report.confidence * 100:g} %. Steps, rewrites and seconds are medians."]
     if report.overall.failed:
-        notes.append(f"{report.overall.failed} failed without a verdict: no rate and no median counts them.")
+        notes.append(f"{report.overall.failed} failed: no rate and no median counts them.")
     notes += _about_arms(report)
     if len(report.arm_pairs) == 1:
         (pair,) = report.arm_pairs
@@ -247,7 +247,7 @@ def _print_comparison(a: Report, b: Report, comparison: RunComparison) -> None:
 def _summary(group: Group) -> str:
     """Return the first sentence of a report."""
     clean = "" if group.clean is None else f", {group.clean} of them clean"
-    summary = f"{group.resolved} of {group.verdicts} resolved{clean}: {_percent(group.rate)}"
+    summary = f"{group.resolved} of {group.scored} resolved{clean}: {_percent(group.rate)}"
     summary += f" ({group.interval.percent} %), pass@1 {_percent(group.pass_at_1)}"
     if group.failed:
         summary += f", {group.failed} failed"
@@ -305,7 +305,7 @@ def _reasons(report: Report) -> Table:
 def _signs(report: Report) -> Table:
     drawn = _table_of("Integrity", numbers=("Episodes", "Share"))
     for sign, number in report.overall.signs.items():
-        add_row(drawn, [sign, str(number), _percent(number / report.overall.verdicts)])
+        add_row(drawn, [sign, str(number), _percent(number / report.overall.scored)])
     return drawn
 
 
@@ -370,9 +370,9 @@ def _about_pairs(a: Report, b: Report, comparison: RunComparison) -> list[str]:
             notes.append(f"{side} mixes {len(report.agents)} agents or models; {option} picks one agent.")
         if only:
             more = f" and {len(only) - 5} more" if len(only) > 5 else ""
-            notes.append(f"Only {side} has a verdict on {', '.join(only[:5])}{more}; not compared.")
+            notes.append(f"Only {side} has a score on {', '.join(only[:5])}{more}; not compared.")
         notes += [f"{side}: {note}" for note in _about_reading(report)]
-    if any(one.figures.verdicts > 1 for report in (a, b) for one in report.tasks):
+    if any(one.figures.scored > 1 for report in (a, b) for one in report.tasks):
         notes.append("Tasks with several samples count once in the test, by the share of them that is resolved.")
     return notes
 
@@ -446,7 +446,7 @@ def _cell(value: Any) -> Any:
 
 
 def _pass_table(report: Report) -> Table:
-    """Return pass@k of each arm or agent. It is empty if each task has at most one verdict."""
+    """Return pass@k of each arm or agent. It is empty if each task has at most one scored episode."""
     headings, rows = _subjects(report)
     drawn = _table_of(*headings, numbers=("k", "pass@k %", "Interval", "Tasks"))
     for names, _, passes in rows:
@@ -490,13 +490,13 @@ def _about_arms(report: Report) -> list[str]:
     notes = []
     if pairs := report.arm_pairs:
         notes.append(
-            f"Differences are over pairs of a task and a sample with a verdict under both arms: {_test(pairs[0])}"
+            f"Differences are over pairs of a task and a sample that is scored under both arms: {_test(pairs[0])}"
         )
         if len(pairs) > 1:
             notes.append(f"p adj. is p adjusted for {len(pairs)} comparisons by Holm's method.")
         missing = [f"{pair.incomplete} of {pair.b} - {pair.a}" for pair in pairs if pair.incomplete]
         if missing:
-            notes.append(f"Pairs left out, without a verdict under one arm or both: {', '.join(missing)}.")
+            notes.append(f"Pairs left out, not scored under one arm or both: {', '.join(missing)}.")
     if any(one.passes for one in (report.arms or report.agents)):
         notes.append("pass@k is the unbiased estimate; its interval is a bootstrap over tasks.")
     outside = report.overall.episodes - sum(one.figures.episodes for one in report.arms)
@@ -529,14 +529,14 @@ def _outcome_names(report: Report) -> tuple[str, ...]:
 
 def _outcome(report: Report, group: Group) -> list[str]:
     """Return the cells for the columns of ``_outcome_names``."""
-    resolved = f"{group.resolved}/{group.verdicts}"
+    resolved = f"{group.resolved}/{group.scored}"
     clean = ["" if group.clean is None else str(group.clean)] * (report.overall.clean is not None)
-    return [resolved, *clean, *([f"{group.rate * 100:.1f}", group.interval.percent] if group.verdicts else ["", ""])]
+    return [resolved, *clean, *([f"{group.rate * 100:.1f}", group.interval.percent] if group.scored else ["", ""])]
 
 
 def _effort(group: Group) -> list[str]:
-    """Return the medians for the columns ``_EFFORT``. They are empty without a verdict."""
-    if not group.verdicts:
+    """Return the medians for the columns ``_EFFORT``. They are empty without a scored episode."""
+    if not group.scored:
         return ["", "", ""]
     return [f"{group.steps.median:g}", f"{group.rewrites.median:g}", f"{group.seconds.median:,.1f}"]
 

@@ -101,7 +101,7 @@ _WAIT_SECONDS = 30.0
     help="Directory of stored and new results.",
 )
 @click.option("--force", is_flag=True, help="Also run finished episodes again.")
-@click.option("--force-failed", is_flag=True, help="Run episodes again that ended without a verdict.")
+@click.option("--force-failed", is_flag=True, help="Run failed episodes again, such as those of ModelError.")
 @click.option("-v", "--verbose", is_flag=True, help="Show what agents think, do and see, and what episodes log.")
 @click.option(
     "--debug",
@@ -129,7 +129,7 @@ def run_command(
     environment that dgym init proposes. Episodes work on a copy of the repository. --apply asks whether to apply the
     patch to the repository itself. Episodes whose result is in the results directory are not run again.
 
-    Exit status: 0 every episode has a verdict, 1 some failed for other reasons, 2 usage or manifest, 130 Ctrl-C.
+    Exit status: 0 no episode failed, 1 some failed (SandboxLost, ModelError, ...), 2 usage or manifest, 130 Ctrl-C.
     """
     if force and force_failed:
         raise click.UsageError("--force runs everything again; it cannot be combined with --force-failed")
@@ -212,7 +212,7 @@ def run_plan(
         echo(line, err=True)
     if apply_patch:
         offer_patches(plan.jobs, results)
-    if any(result is not None and not result.reason.is_verdict for result in results):
+    if any(result is not None and not result.reason.is_counted for result in results):
         echo("Some episodes failed; --force-failed runs them again.", err=True)
         sys.exit(FAILED)
 
@@ -494,7 +494,7 @@ class ProgressPrinter:
         self._done += 1
         self._active.discard(job.episode)
         self._waits.pop(job.episode, None)
-        kind = "resolved" if result.resolved else "unresolved" if result.reason.is_verdict else "failed"
+        kind = "resolved" if result.resolved else "unresolved" if result.reason.is_counted else "failed"
         self._counts[kind] += 1
         line = f"[{self._done}/{self._total}] {job.episode}: {result.reason} {result.score}/{result.max_score}"
         line += f", {result.steps} steps, {result.duration_seconds:.1f} s"
@@ -550,7 +550,7 @@ _STYLES = {EndReason.RESOLVED: "green", EndReason.CANCELLED: "dim"}
 
 
 def counts(results: Sequence[StoredResult | None]) -> dict[str, int]:
-    """Return the number of results that are resolved, unresolved (another verdict), failed (no verdict) or missing."""
+    """Return the number of results that are resolved, unresolved, failed or missing."""
     tally = Counter(_class_of(result) for result in results)
     return {"total": len(results), **{name: tally[name] for name in ("resolved", "unresolved", "failed", "unfinished")}}
 
@@ -576,7 +576,7 @@ def print_table(jobs: Sequence[Job], results: Sequence[StoredResult | None], lef
     if len(shown) < len(pairs):
         screen.print(f"… {len(pairs) - len(shown)} more; --output json lists all", style="dim")
     for job, result in shown:
-        if result is not None and not result.reason.is_verdict:
+        if result is not None and not result.reason.is_counted:
             echo(f"{job.episode}: {result.reason}: {in_one_line(result.message)}")
             echo(f"{job.episode}: log: {_log_of(job, result)}")
     for name in left_out:
@@ -598,13 +598,13 @@ def _class_of(result: StoredResult | None) -> str:
         return "unfinished"
     if result.resolved:
         return "resolved"
-    return "unresolved" if result.reason.is_verdict else "failed"
+    return "unresolved" if result.reason.is_counted else "failed"
 
 
 def _style(result: StoredResult | None) -> str:
     if result is None:
         return "dim"
-    return _STYLES.get(result.reason, "yellow" if result.reason.is_verdict else "red")
+    return _STYLES.get(result.reason, "yellow" if result.reason.is_counted else "red")
 
 
 def _row(job: Job, result: StoredResult | None) -> tuple[str, ...]:

@@ -205,7 +205,7 @@ def submit_command(
     tests with --entrypoint. With --registry, a task without an image gets an image with its environment and repository,
     as with dgym image build. Without it, repositories of this machine are sent inside the manifest, up to 200 KiB.
 
-    Exit status: 0 (with --wait: every episode has a verdict), 1 some failed, or the cluster refuses or cannot be
+    Exit status: 0 (with --wait: no episode failed), 1 some failed, or the cluster refuses or cannot be
     reached, 2 usage or manifest, 130 Ctrl-C (the episodes continue).
     """
     if wait and (dry_run or output):
@@ -278,13 +278,13 @@ def cancel_command(names: tuple[str, ...], namespace: str | None, context: str |
 def retry_command(names: tuple[str, ...], reasons: tuple[str, ...], namespace: str | None, context: str | None) -> None:
     """Run the failed episodes of EpisodeSets of a cluster again.
 
-    Failed episodes are those without a verdict, such as ModelError and SandboxLost. They start again under the same
-    names. Stored files of former runs are kept, and `dgym report` counts the last run. A set without failed episodes is
-    not changed.
+    Failed episodes do not count for the agent, such as those of ModelError and SandboxLost. They start again under the
+    same names. Stored files of former runs are kept, and `dgym report` counts the last run. A set without failed
+    episodes is not changed.
 
     Exit status: 0, 1 the cluster refuses or cannot be reached, 2 usage or a name that does not exist, 130 Ctrl-C.
     """
-    failures = {reason for reason, treatment in TREATMENTS.items() if treatment is not Treatment.VERDICT}
+    failures = {reason for reason, treatment in TREATMENTS.items() if treatment is not Treatment.COUNTED}
     unknown = [reason for reason in reasons if reason not in failures]
     if unknown:
         raise UsageFailure(f"{unknown[0]} is not a reason of failed episodes; one of {', '.join(sorted(failures))}")
@@ -313,7 +313,7 @@ def retry_command(names: tuple[str, ...], reasons: tuple[str, ...], namespace: s
 
 
 async def _submit(loaded: Sequence[Loaded], place: tuple[str | None, str | None], *, wait: bool, dry_run: bool) -> bool:
-    """Apply everything. With ``wait``, wait for the end and return True if every episode has a verdict."""
+    """Apply everything. With ``wait``, wait for the end and return True if no episode failed."""
     async with connect(*place) as client:
         manifests = [
             manifest_of(item.resource, namespace_of(item, chosen=place[1], default=client.namespace)) for item in loaded
@@ -360,7 +360,7 @@ async def apply_all(
 
 
 async def wait_for(client: Client, manifests: Sequence[Mapping[str, Any]]) -> bool:
-    """Wait until all Episodes and EpisodeSets of the manifests have finished. Return True if all have a verdict."""
+    """Wait until all Episodes and EpisodeSets of the manifests have finished. Return True if none failed."""
     async with asyncio.TaskGroup() as group:
         episodes = group.create_task(finished(client, EPISODES, EpisodeView, _keys(manifests, EPISODES)))
         sets = group.create_task(finished(client, EPISODE_SETS, SetView, _keys(manifests, EPISODE_SETS)))

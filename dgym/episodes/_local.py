@@ -188,7 +188,7 @@ async def run_episode(
             if tracing is not None:
                 tracing.set("dgym.episode", job.episode)
                 tracing.set("dgym.reason", result.reason.value)
-                if not result.reason.is_verdict:
+                if not result.reason.is_counted:
                     tracing.fail(result.reason.value)
             return result
 

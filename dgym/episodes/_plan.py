@@ -105,7 +105,7 @@ def unfinished(jobs: Iterable[Job], *, force: bool = False, force_failed: bool =
     """Yield the jobs that have to run: those without a result, and with ``force_failed`` also those that failed."""
     for job in jobs:
         result = None if force else job.folder.result()
-        if result is None or (force_failed and not result.reason.is_verdict):
+        if result is None or (force_failed and not result.reason.is_counted):
             yield job
 
 

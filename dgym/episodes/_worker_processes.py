@@ -104,7 +104,7 @@ class Schedule:
     def done(self, job: Job, result: StoredResult) -> None:
         """Count a started job that has ended."""
         self._active[job.group] -= 1
-        self._failed[job.group] += not result.reason.is_verdict
+        self._failed[job.group] += not result.reason.is_counted
         self._costs.add(job, result)
 
     def _full(self, job: Job) -> bool:

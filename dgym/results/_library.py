@@ -99,14 +99,14 @@ class EpisodeEntry(msgspec.Struct, frozen=True, kw_only=True):
     def kind(self) -> str:
         """The category of the episode.
 
-        ``resolved``, ``unresolved`` (any other verdict), ``failed`` (ended without a verdict), ``running`` or
+        ``resolved``, ``unresolved`` (counts for the agent too), ``failed``, ``running`` or
         ``waiting``.
         """
         if self.row is None:
             return "running" if self.state == RUNNING else "waiting"
         if self.row.resolved:
             return "resolved"
-        return "unresolved" if self.row.reason.is_verdict else "failed"
+        return "unresolved" if self.row.reason.is_counted else "failed"
 
 
 def finished_entry(

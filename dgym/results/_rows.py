@@ -87,9 +87,9 @@ class EpisodeRow(Attempted, frozen=True, kw_only=True, rename="camel"):
     stages: StageDurations | None = None
 
     @property
-    def has_verdict(self) -> bool:
-        """True if rates include the episode: its outcome is a verdict, and not a submission that is never scored."""
-        return self.reason.is_verdict and self.reason is not EndReason.SUBMITTED
+    def is_scored(self) -> bool:
+        """True if rates include the episode: it counts for the agent, and is not a submission that is never scored."""
+        return self.reason.is_counted and self.reason is not EndReason.SUBMITTED
 
 
 def run_of(path: str) -> str:
@@ -159,8 +159,8 @@ class _Step(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def _stages(result: StoredResult, steps: Sequence[_Step], calls: Sequence[TimedCall]) -> StageDurations | None:
-    """The stages of an episode, or None if it has no verdict or no process measured the whole attempt."""
-    if not result.reason.is_verdict or result.wall_seconds is None or not steps:
+    """The stages of an episode, or None if it failed or no process measured the whole attempt."""
+    if not result.reason.is_counted or result.wall_seconds is None or not steps:
         return None
     prepare, tools = steps[0].elapsed_seconds, sum(call.seconds for call in calls)
     model = sum(exchange.seconds_model for step in steps for exchange in step.exchanges)

@@ -165,8 +165,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.counts.get(kind, 0) for kind in ("resolved", "unresolved", "failed"))
 
     @property
-    def verdicts(self) -> int:
-        """The number of episodes with a verdict."""
+    def counted(self) -> int:
+        """The number of episodes that count for the agent."""
         return self.counts.get("resolved", 0) + self.counts.get("unresolved", 0)
 
 
@@ -250,7 +250,7 @@ def sides_of(entries: Iterable[EpisodeEntry]) -> list[Side]:
 
 
 class TaskLine(msgspec.Struct, frozen=True):
-    """A task of both sides: its rates if both sides have verdicts, and the pairs of episodes with the same sample."""
+    """A task of both sides: its rates if both sides have scored episodes, and the pairs with the same sample."""
 
     task: str
     rates: TaskPair | None

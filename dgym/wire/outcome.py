@@ -59,9 +59,9 @@ class EndReason(StrEnum):
     INTERNAL_ERROR = "InternalError"
 
     @property
-    def is_verdict(self) -> bool:
+    def is_counted(self) -> bool:
         """True for outcomes of the agent and for cancellation, which are never retried. False for failures."""
-        return self in _VERDICTS
+        return self in _COUNTED
 
     @property
     def is_truncation(self) -> bool:
@@ -83,7 +83,7 @@ _TRUNCATIONS = frozenset(
     }
 )
 
-_VERDICTS = _TRUNCATIONS | {
+_COUNTED = _TRUNCATIONS | {
     EndReason.RESOLVED,
     EndReason.UNRESOLVED,
     EndReason.SUBMITTED,

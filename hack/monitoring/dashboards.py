@@ -7,7 +7,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from dgym.wire import EndReason
 from hack.monitoring.panels import HERE, Board, Panel, Query, build, leader, quantile, quantiles, rate, resolve_rate
 
-_VERDICTS = "|".join(reason.value for reason in EndReason if reason.is_verdict)
+_COUNTED = "|".join(reason.value for reason in EndReason if reason.is_counted)
 _STUCK = "Unschedulable|ImagePullFailed|QuotaExceeded|TaskNotFound|PodNotCreated|SchedulingGated|ResultStoreUnavailable"
 
 
@@ -58,14 +58,14 @@ PROGRESS = Board(
         ),
         Panel(
             "Resolve rate by set",
-            "Resolved episodes among those with a verdict, of each set.",
+            "Resolved episodes among the counted episodes of each set.",
             "percentunit",
             (Query(resolve_rate("dgym_set_episodes", "set"), "{{set}}"),),
             "bars",
         ),
         Panel(
             "Resolve rate by set and arm",
-            "Resolved episodes among those with a verdict, of each arm of the sets that have arms.",
+            "Resolved episodes among the counted episodes, of each arm of the sets that have arms.",
             "percentunit",
             (Query(resolve_rate("dgym_set_arm_episodes", "set, arm"), "{{set}} {{arm}}"),),
             "bars",
@@ -102,29 +102,29 @@ PROGRESS = Board(
 FAILURES = Board(
     "failures",
     "dgym / Failures",
-    "Why episodes fail: ends without a verdict, attempts that were repeated, and what they wait for.",
+    "Why episodes fail: reasons, attempts that were repeated, and what they wait for.",
     (
         Panel(
             "Ends by reason",
-            "Episodes that finish, an hour, verdicts included.",
+            "Episodes that finish per hour, failed or not.",
             "short",
             (Query(f"3600 * {rate(_ENDS, 'reason')} > 0", "{{reason}}"),),
             "stack",
         ),
         Panel(
-            "Share without a verdict",
-            "Episodes that ended without a verdict among all that finished.",
+            "Share of failures",
+            "Failed episodes among all that finished.",
             "percentunit",
             (
                 Query(
-                    f"{rate(_ENDS, 'reason', reason='!' + _VERDICTS)} / scalar({rate(_ENDS)} > 0)",
+                    f"{rate(_ENDS, 'reason', reason='!' + _COUNTED)} / scalar({rate(_ENDS)} > 0)",
                     "{{reason}}",
                 ),
             ),
         ),
         Panel(
             "Failed attempts by reason",
-            "First causes: attempts that ended without a verdict, an hour; most are repeated.",
+            "First causes: failed attempts per hour. Most are repeated.",
             "short",
             (Query(f"3600 * {rate('dgym_attempts_failed_total', 'reason')} > 0", "{{reason}}"),),
             "stack",

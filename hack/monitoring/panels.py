@@ -161,7 +161,7 @@ def quantiles(metric: str, by: str = "") -> tuple[Query, ...]:
 
 
 def resolve_rate(metric: str, by: str) -> str:
-    """Return a query for the share of resolved episodes among those with a verdict.
+    """Return a query for the share of resolved episodes among the counted episodes.
 
     ``metric`` is a gauge with the label ``state``. The labels in ``by`` are kept.
     """

@@ -81,7 +81,7 @@ class AgentPodClient:
         Such an outcome may come from a program of the sandbox that answered on the sidecar's port.
         """
         outcome = status.outcome
-        if outcome is None or not outcome.reason.is_verdict:
+        if outcome is None or not outcome.reason.is_counted:
             return status
         if outcome_is_signed(self._key, outcome, episode_uid=status.episode_uid, attempt=status.attempt):
             return status

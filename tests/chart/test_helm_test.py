@@ -91,7 +91,7 @@ def test_any_other_end_is_a_failure_that_says_why(start, api_server, api_namespa
 
 
 @pytest.mark.attack("unenforced")
-def test_a_sandbox_that_reaches_the_pod_is_a_failure_whatever_its_verdict(start, api_server, api_namespace):
+def test_a_sandbox_that_reaches_the_pod_is_a_failure_whatever_its_outcome(start, api_server, api_namespace):
     program = start()
     task = _begun(api_server, api_namespace)["spec"]["task"]
     (host, port), _ = places = json.loads(task["env"][0]["value"])

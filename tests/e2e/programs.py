@@ -17,7 +17,7 @@ PROGRAMS = {
 """``disk`` fills a file system of 64 MiB that belongs to the sandbox. It must not fill the machine's disk."""
 
 
-class Verdict(NamedTuple):
+class Outcome(NamedTuple):
     """Fields of the outcome that must be equal on every platform."""
 
     reason: str
@@ -27,7 +27,7 @@ class Verdict(NamedTuple):
     clean: bool
 
 
-EXPECTED = dict.fromkeys(PROGRAMS, Verdict("Resolved", 1, 1, 3, clean=True))
+EXPECTED = dict.fromkeys(PROGRAMS, Outcome("Resolved", 1, 1, 3, clean=True))
 
 
 def calls(program: str) -> tuple[dict[str, Any], ...]:

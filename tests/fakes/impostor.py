@@ -1,6 +1,6 @@
 """A program of the sandbox that answers on the port of a sidecar that has ended: ``python impostor.py PORT LOG``.
 
-It stops the runner where it can, waits until the port is free, and answers every call with a verdict of its own. It
+It stops the runner where it can, waits until the port is free, and answers every call with an outcome of its own. It
 runs under the sandbox's Python, and writes a line when it begins to wait and one for each call: to LOG, or to its
 standard output for "-".
 """

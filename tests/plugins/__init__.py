@@ -1,1 +1,1 @@
-"""Popular plugins of pytest and test frameworks: each has a suite that uses it, which the verdict must count right."""
+"""Popular plugins of pytest and test frameworks: each has a suite that uses it, which scoring must count correctly."""

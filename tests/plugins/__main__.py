@@ -1,7 +1,7 @@
-"""Plays the suite of each plugin through the verdict, with a change that repairs nothing and with the repair.
+"""Score the suite of each plugin, with a change that repairs nothing and with the repair.
 
 ``python -m tests.plugins [NAME …]`` installs each from PyPI in an environment of its own, and writes results.md when no
-name is given. The exit status is 1 when a verdict is wrong.
+name is given. The exit status is 1 when an outcome is wrong.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from tests.plugins.catalog import BROKEN, PLUGINS, REPAIRED, Plugin
 
 PAGE = Path(__file__).with_name("results.md")
 HEAD = """\
-# Verdicts on suites of popular plugins
+# Outcomes on suites of popular plugins
 
 Written by `python -m tests.plugins`. Right is: Unresolved without the repair, Resolved and clean with it.
 
@@ -31,7 +31,7 @@ Written by `python -m tests.plugins`. Right is: Unresolved without the repair, R
 
 
 async def judge(plugin: Plugin, code: str, python: str) -> Result:
-    """The verdict on a change of ``calc.py`` to ``code``."""
+    """The outcome on a change of ``calc.py`` to ``code``."""
     verifier = await LocalProvider(SandboxSpec(python=python), kind="auto").verifier()
     try:
         for path, text in plugin.files.items():
@@ -57,7 +57,7 @@ def canonical(name: str) -> str:
 
 
 async def row_of(plugin: Plugin) -> tuple[str, bool]:
-    """The row of a plugin in the table, and whether both verdicts are right."""
+    """The row of a plugin in the table, and whether both outcomes are right."""
     environment = await ensure_environment([plugin.name, *plugin.requirements])
     python = str(Path(environment) / "bin" / "python")
     found = [name_of(await judge(plugin, code, python)) for code in (BROKEN + "# looked at\n", REPAIRED)]

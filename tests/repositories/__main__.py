@@ -233,7 +233,7 @@ def table(results: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]]) ->
     debugged = sum(bool(result.get("debugged")) for result in results)
     yield '`debug_agent`: `dgym run DIR --entrypoint "python -m pytest -q" --agent debug_agent` with a scripted model'
     yield "that sets a breakpoint in a test, continues to it, takes a step, views the file and submits. It is right if"
-    yield f"the program stopped there and the episode ended with a verdict and a score of at least {ENOUGH:.0%} of the"
+    yield f"the program stopped there and the episode ended with an outcome and a score of at least {ENOUGH:.0%} of the"
     yield f"developers' tests: {debugged} of {len(results)}."
     yield ""
     conditions = sorted({str(result.get("measured", "unknown")) for result in results})

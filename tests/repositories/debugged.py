@@ -15,7 +15,7 @@ from tests.fakes.openai_server import Answer, Call, FakeOpenAI
 
 _SECONDS = 900
 _SECONDS_TO_END = 90
-_VERDICTS = ("Resolved", "Unresolved")
+_OUTCOMES = ("Resolved", "Unresolved")
 
 
 def debug(root: Path, work: Path, tests: Sequence[str], arguments: Sequence[str]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def debug(root: Path, work: Path, tests: Sequence[str], arguments: Sequence[str]
     except (ValueError, KeyError):
         return {**result, "reason": "none", "message": f"dgym run did not end within {_SECONDS} s or printed no result"}
     result |= {name: episode.get(name) for name in ("reason", "score", "maxScore")}
-    return {**result, "message": "" if episode["reason"] in _VERDICTS else str(episode.get("message"))[:200]}
+    return {**result, "message": "" if episode["reason"] in _OUTCOMES else str(episode.get("message"))[:200]}
 
 
 def _run(command: Sequence[str], work: Path) -> str:

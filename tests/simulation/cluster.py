@@ -62,7 +62,7 @@ class World:
         """UIDs of pods that a tenant created under the name of an Episode's pod."""
         self.problems = []
         """Violations that the models have observed."""
-        self.verdicts = defaultdict(list)
+        self.outcomes = defaultdict(list)
         """Attempts and reasons that sidecars have signed, by the UID of the Episode."""
         self.peers = {}
         self.agents = []
@@ -119,7 +119,7 @@ class World:
         """Return the result that an agent pod looks for. If the store has none, abandon the attempt and return None."""
         found = self.store.give_up(key)
         self.problems += [
-            f"{agent.name} gave up attempt {key[1]}, whose verdict {each.name}, which is not lost, was storing"
+            f"{agent.name} gave up attempt {key[1]}, whose outcome {each.name}, which is not lost, was storing"
             for each in self.agents
             if found is None and each.is_storing(*key) and not each.draining and each.longest_cut < _SILENT_SECONDS
         ]
@@ -140,7 +140,7 @@ class World:
         """
         # Episodes use an inline task and a task reference in turn.
         spec = {"driverIdleTimeoutSeconds": DRIVER_IDLE_SECONDS, "ttlSecondsAfterFinished": ttl} | (
-            {"task": _TASK} if len(self.verdicts) % 2 else {"taskRef": {"name": "bug"}}
+            {"task": _TASK} if len(self.outcomes) % 2 else {"taskRef": {"name": "bug"}}
         )
         if kind in ("endless", "stuck"):
             spec["activeDeadlineSeconds"] = DEADLINE_SECONDS
@@ -149,7 +149,7 @@ class World:
             spec["agent"] = {"name": "solution", "model": MODEL}
         body = {"apiVersion": "dgym.dev/v1alpha1", "kind": "Episode", "metadata": {"name": name}, "spec": spec}
         uid = self.api.create("episodes", NAMESPACE, body)["metadata"]["uid"]
-        self.verdicts[uid] = []
+        self.outcomes[uid] = []
         if kind.startswith("deadly"):
             self.deadly[uid] = (2,) if kind == "deadly once" else (2, 3)
         if kind in ("endless", "stuck"):

@@ -35,7 +35,7 @@ KINDS = (
     "cluster: watches lag",
     "cluster: history compacted",
     "cluster: store away",
-    "cluster: agent and node lost after a verdict",
+    "cluster: agent and node lost after an outcome",
     "cluster: agent and pod lost as it stores",
     "cluster: agent and pod deleted as it stores",
     "cluster: operators and pod lost as an agent stores",
@@ -325,7 +325,7 @@ class Injector:
     async def _cluster_model_away(self, world, seconds):
         world.model_away_until = _after(seconds)
 
-    async def _cluster_agent_and_node_lost_after_a_verdict(self, world, seconds):
+    async def _cluster_agent_and_node_lost_after_an_outcome(self, world, seconds):
         agent, assignment = await world.stored_first
         agent.cut(4.0 * seconds)
         world.kubelet.lose_node(assignment.pod_name)

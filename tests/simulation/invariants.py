@@ -273,23 +273,22 @@ class Invariants:
         return found
 
     def _wrong(self, uid, owners, status):
-        made = self._world.verdicts[uid]
+        made = self._world.outcomes[uid]
         stored = {attempt: found for (owner, attempt), found in self._world.store.results.items() if owner == uid}
         reason, attempt = status.get("reason"), status.get("attempt")
         if len(stored) > 1:
-            yield f"{len(stored)} verdicts were stored, of attempts {sorted(stored)}"
+            yield f"{len(stored)} outcomes were stored, of attempts {sorted(stored)}"
         for number, outcome in stored.items():
-            verdict = outcome.reason
-            if (number, verdict) != (attempt, reason):
+            if (number, outcome.reason) != (attempt, reason):
                 yield (
-                    f"{verdict} of attempt {number} is stored, and attempt {attempt} ended as {reason}: "
+                    f"{outcome.reason} of attempt {number} is stored, and attempt {attempt} ended as {reason}: "
                     + status.get("message", "")
                 )
         if len(self._leaders) == 1 and not self._has("cluster: history compacted"):
             # A leader that has not seen a message may miss it. So may a watch that lost a part of the history.
             shown = [number for owner, number in self._world.shown if owner == uid and number != attempt]
             if shown:
-                yield f"pods of attempts {shown} have shown verdicts, and attempt {attempt} ended as {reason}"
+                yield f"pods of attempts {shown} have shown outcomes, and attempt {attempt} ended as {reason}"
         yield from self._blame(uid, owners, status, made)
         yield from self._clocks(uid, status)
 

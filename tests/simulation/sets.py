@@ -113,8 +113,8 @@ class SetInvariants:
         present = {_index_of(child) for child in self._children()}
         for index in Indexes.parse(before.get("completedIndexes", "")):
             if index not in completed:
-                if index in present or _has_verdict(self._ends.pop(index)):
-                    self.observed.append(f"index {index} has an Episode or a verdict, and is to run again")
+                if index in present or _reason_is_counted(self._ends.pop(index)):
+                    self.observed.append(f"index {index} has an Episode or an outcome, and is to run again")
                 self._allowed[index] += 1
 
     def observe_request(self, _transport, request):
@@ -126,7 +126,7 @@ class SetInvariants:
         counted = _index_of(child) in Indexes.parse(self._status.get("completedIndexes", ""))
         expires = counted and child["spec"].get("ttlSecondsAfterFinished") is not None
         same = msgspec.json.decode(request.body)["preconditions"]["uid"] == child["metadata"]["uid"]
-        if same and (not is_finished(child) or (_has_verdict(child) and not expires)):
+        if same and (not is_finished(child) or (_reason_is_counted(child) and not expires)):
             self.observed.append(f"{name} is deleted, and is not to run again: {child.get('status')}")
 
     def _observe_counts(self, status):
@@ -178,8 +178,8 @@ class SetInvariants:
             left = {name: status[name] for name in ("active", "pending", "unfinished", "waiting") if status.get(name)}
             if left:
                 yield f"the set has ended, and still has {left}"
-            verdicts = counts["resolved"] + counts["unresolved"]
-            if status.get("passAt1", "") != (f"{counts['resolved'] / verdicts:.4f}" if verdicts else ""):
+            outcomes = counts["resolved"] + counts["unresolved"]
+            if status.get("passAt1", "") != (f"{counts['resolved'] / outcomes:.4f}" if outcomes else ""):
                 yield f"passAt1 is {status.get('passAt1')} after {counts}"
             yield from self._wrong_arms(status.get("arms", ()))
             total = episodes_of(_spec(each), len(each["spec"]["tasks"]))
@@ -211,8 +211,8 @@ def _is_to_retry(episode_set):
     return wanted != episode_set.get("status", {}).get("retry", "")
 
 
-def _has_verdict(child):
-    return TREATMENTS.get(child.get("status", {}).get("reason")) is Treatment.VERDICT
+def _reason_is_counted(child):
+    return TREATMENTS.get(child.get("status", {}).get("reason")) is Treatment.COUNTED
 
 
 def _end_of(child):

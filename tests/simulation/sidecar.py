@@ -159,7 +159,7 @@ class Sidecar:
             if reason is EndReason.RESOLVED and self.uid in self.world.unsolved:
                 reason = EndReason.UNRESOLVED
             self.result = self._signed(reason)
-            self.world.verdicts[self.uid].append((self.attempt, reason))
+            self.world.outcomes[self.uid].append((self.attempt, reason))
         return self.result
 
     def release(self, epoch):

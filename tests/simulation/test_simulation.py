@@ -109,9 +109,9 @@ REGRESSIONS = {
         1313, (Fault(25.41, "leader: stopped", 4, 16.4),), 0.15
     ),
     "a stored outcome outlives agent and node": Schedule(
-        1, (Fault(0.0, "cluster: agent and node lost after a verdict", 0, 150.0),), 0.0
+        1, (Fault(0.0, "cluster: agent and node lost after an outcome", 0, 150.0),), 0.0
     ),
-    "a late verdict is not stored beside a new attempt": Schedule(
+    "a late outcome is not stored beside a new attempt": Schedule(
         1, (Fault(0.0, "cluster: agent and pod lost as it stores", 0, 90.0),), 0.0
     ),
     "the sidecar is asked though its agent reports the loss first": Schedule(

@@ -47,7 +47,7 @@ KEPT: dict[str, dict[str, int]] = {
         "test_a_call_that_is_all_of_a_reply_is_understood_in_every_form": 1,
         "test_a_lost_attempt_counts_against_the_cost_limit": 0,
         "test_a_model_never_sees_the_faults_of_the_infrastructure": 0,
-        "test_a_model_that_fails_is_no_verdict_and_the_changes_before_are_kept_without_a_score": 1,
+        "test_a_model_that_fails_is_not_counted_and_the_changes_before_are_kept_without_a_score": 1,
         "test_a_slow_model_holds_up_no_other_episode_of_the_process": 0,
         "test_a_tool_that_becomes_available_changes_nothing_that_was_sent": 0,
         "test_an_agent_that_cannot_go_on_is_scored_on_its_workspace": 1,
@@ -107,9 +107,9 @@ KEPT: dict[str, dict[str, int]] = {
     },
     "tests/integration/cli/test_run_command.py": {
         "test_a_bare_repository_needs_only_an_agent": 0,
-        "test_a_debugger_that_cannot_start_is_a_note_beside_the_solutions_verdict": 0,
-        "test_an_agent_that_steps_after_the_end_keeps_its_verdict": 0,
-        "test_an_unsolved_episode_is_a_verdict": 0,
+        "test_a_debugger_that_cannot_start_is_a_note_beside_the_solutions_outcome": 0,
+        "test_an_agent_that_steps_after_the_end_keeps_its_outcome": 0,
+        "test_an_unsolved_episode_counts": 0,
         "test_json_goes_to_standard_output_alone": 0,
         "test_leaving_the_debugger_interrupts_the_run": 0,
         "test_results_inside_the_repository_are_no_part_of_it": 0,
@@ -168,7 +168,7 @@ KEPT: dict[str, dict[str, int]] = {
     },
     "tests/integration/episodes/agent_pod/test_agent_pod_faults.py": {
         "test_a_store_that_is_away_loses_nothing": 0,
-        "test_a_verdict_that_neither_store_nor_pod_can_hold_is_reported": 0,
+        "test_an_outcome_that_neither_store_nor_pod_can_hold_is_reported": 0,
         "test_an_agent_that_takes_over_from_another_fetches_no_source_for_an_external_driver": 0,
     },
     "tests/integration/episodes/agent_pod/test_agent_pod_replay.py": {
@@ -285,7 +285,7 @@ KEPT: dict[str, dict[str, int]] = {
         "test_styles_count_as_pytest_counts_them": 1,
     },
     "tests/integration/session/scoring/test_environment_failures.py": {
-        "test_the_environment_is_no_verdict": 2,
+        "test_the_environment_is_not_counted": 2,
     },
     "tests/integration/session/scoring/test_plugin_reports.py": {
         "test_a_shell_line_that_replaces_variables_reports_too": 1,
@@ -331,7 +331,7 @@ KEPT: dict[str, dict[str, int]] = {
     },
     "tests/integration/session/test_session.py": {
         "test_a_repair_counts_whatever_gitignore_has": 1,
-        "test_more_changes_than_can_be_carried_are_a_verdict": 0,
+        "test_more_changes_than_can_be_carried_count": 0,
     },
     "tests/integration/session/test_workspace_commit.py": {
         "test_a_git_that_fails_leaves_nothing": 1,
@@ -348,7 +348,7 @@ KEPT: dict[str, dict[str, int]] = {
     },
     "tests/integration/sidecar/test_sidecar_endings.py": {
         "test_an_idle_driver_ends_it_and_it_is_scored_as_it_is": 0,
-        "test_an_operator_that_comes_late_costs_no_verdict": 0,
+        "test_an_operator_that_comes_late_costs_no_outcome": 0,
     },
     "tests/integration/sidecar/test_sidecar_process.py": {
         "test_a_signal_ends_it_and_a_restart_knows_that_its_trajectory_is_lost": 0,

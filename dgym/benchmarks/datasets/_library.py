@@ -372,7 +372,7 @@ def assess_health(instance: str, empty: Sequence[HealthRun], gold: Sequence[Heal
         if run.reason in _CAUSED_BY_TASK:
             return TaskHealth(instance=instance, state="Broken", message=f"{run.reason}: {run.message}")
     for run in (*gold, *empty):
-        if run.reason == EndReason.CANCELLED or TREATMENTS.get(run.reason) is not Treatment.VERDICT:
+        if run.reason == EndReason.CANCELLED or TREATMENTS.get(run.reason) is not Treatment.COUNTED:
             return TaskHealth(instance=instance, state=NOT_CHECKED, message=f"{run.reason}: {run.message}")
     if not empty:
         return TaskHealth(instance=instance, state=NOT_CHECKED, message="no episode was run")

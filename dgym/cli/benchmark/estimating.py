@@ -160,13 +160,13 @@ def estimate(
 
     Args:
         planned: All episodes of the set.
-        history: Episodes of earlier results. Only episodes with a verdict and the same agent and model are used.
+        history: Episodes of earlier results. Only counted episodes of the same agent and model are used.
         prices: Prices by name of the model.
         image_bytes: Assumed compressed size of each image.
         step_seconds: Assumed duration of a step, used if some episode has no earlier results.
     """
     names = tuple(dict.fromkeys(each.task.spec.image for each in planned if each.task.spec.image is not None))
-    like = _like(planned, [row for row in history if row.reason.is_verdict])
+    like = _like(planned, [row for row in history if row.reason.is_counted])
     pods, cpus = _times(planned, like, step_seconds)
     incoming, outgoing = _tokens(like)
     return Estimate(

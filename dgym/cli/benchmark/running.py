@@ -94,7 +94,7 @@ def run_command(
 ) -> None:
     """Run the instances on this machine, as dgym run runs the files of dgym benchmark render.
 
-    Exit status: 0 every episode has a verdict, 1 some failed for other reasons, 2 usage or data, 130 Ctrl-C.
+    Exit status: 0 no episode failed, 1 some failed (SandboxLost, ModelError, ...), 2 usage or data, 130 Ctrl-C.
     """
     instances = Choice(**choice)
     if instances.agent is None and not instances.arms:
@@ -132,7 +132,7 @@ def predictions_command(results: str, name: str | None) -> None:
     count = marked = 0
     for record in read_run([Path(results)]).records:
         row = rows.get(record.task)
-        if row is None or not record.reason.is_verdict:
+        if row is None or not record.reason.is_counted:
             continue
         attempt = Attempt(Path(record.path))
         named = _hidden_tests_named(attempt, row)
@@ -147,7 +147,7 @@ def predictions_command(results: str, name: str | None) -> None:
         marked += named
     if count == 0:
         which = f"benchmark {name!r}" if name else "an imported benchmark"
-        raise ManifestError(f"{results}: no result of {which} has a verdict")
+        raise ManifestError(f"{results}: all episodes of {which} failed")
     if marked:
         what = "episodes had an entrypoint that named hidden tests; their lines have hidden_tests_named: true"
         echo(f"{marked} of {count} {what}", err=True)

@@ -110,8 +110,8 @@ class EpisodeView(_Object, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> bool:
-        """True if the episode finished without a verdict."""
-        return self.finished and TREATMENTS.get(self.status.reason) is not Treatment.VERDICT
+        """True if the episode ended with a failure, which does not count for the agent."""
+        return self.finished and TREATMENTS.get(self.status.reason) is not Treatment.COUNTED
 
     @property
     def state(self) -> str:
@@ -132,7 +132,7 @@ class EpisodeView(_Object, frozen=True, kw_only=True):
 
     @property
     def message(self) -> str:
-        """First line of the message that explains the reason. Empty if the episode has a verdict."""
+        """First line of the message that explains the reason. Empty if the episode did not fail."""
         if self.finished and not self.failed:
             return ""
         texts = [self.status.outcome.message] if self.status.outcome is not None else []

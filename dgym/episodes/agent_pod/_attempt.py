@@ -97,7 +97,7 @@ class _Attempt:
             stored = await self._record.give_up()
             if stored is None:
                 return failure(EndReason.SANDBOX_LOST, "the store holds no result of this attempt")
-            if stored.reason.is_verdict and not patch_is_signed(await self._record.patch(), stored):
+            if stored.reason.is_counted and not patch_is_signed(await self._record.patch(), stored):
                 return failure(EndReason.SANDBOX_LOST, "the sidecar has not signed the stored outcome and patch")
             return _finished(stored)
         stored = await self._record.result()
@@ -113,7 +113,7 @@ class _Attempt:
                 self._shared.tracer.forward(spans, self._tracing.trace_id, service="dgym-sidecar")
             await self._session.release(
                 result_uri=stored.result_uri,
-                reason=None if stored.reason.is_verdict else stored.reason,
+                reason=None if stored.reason.is_counted else stored.reason,
                 message=stored.message,
             )
         return _finished(stored)
@@ -293,7 +293,7 @@ def describe(tracing: OpenSpan, assignment: Assignment, ending: Ending) -> None:
     tracing.set("dgym.epoch", assignment.epoch)
     reason = ending.outcome.reason
     tracing.set("dgym.reason", reason.value)
-    if not reason.is_verdict:
+    if not reason.is_counted:
         tracing.fail(reason.value)
 
 

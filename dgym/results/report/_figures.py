@@ -75,7 +75,7 @@ class MeanDifference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The comparison of run A with run B over the tasks that have a verdict in both.
+    """The comparison of run A with run B over the tasks that are scored in both.
 
     Attributes:
         pairs: The common tasks.
@@ -87,8 +87,8 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         interval: The confidence interval of ``difference``, None if there are too few tasks.
         test: The test of ``p_value``.
         p_value: The two-sided p-value.
-        only_a: Tasks without a verdict in B.
-        only_b: Tasks without a verdict in A.
+        only_a: Tasks that are not scored in B.
+        only_b: Tasks that are not scored in A.
         provenance: The recorded values that differ.
         not_recorded: The number of episodes of A and of B without recorded values.
     """
@@ -112,7 +112,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """The comparison in sentences."""
         number = len(self.pairs)
         if not number:
-            return "No task has a verdict on both sides, so they cannot be compared."
+            return "No task is scored on both sides, so they cannot be compared."
         counts = f"B is better at {self.better}, worse at {self.worse} and equal at {self.equal}"
         interval = TOO_FEW if self.interval is None else self.interval.percent
         test = "McNemar's exact test" if self.test == "mcnemar" else "Randomization test"
@@ -123,14 +123,14 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def compare(a: Run, b: Run, *, confidence: float = CONFIDENCE) -> RunComparison:
-    """Compare two runs by task. Tasks without a verdict in one run are listed and excluded.
+    """Compare two runs by task. Tasks that are not scored in one run are listed and excluded.
 
     A task is one observation regardless of its number of samples, because samples of a task are correlated. With one
     sample of each task, the test is McNemar's, and the interval is Newcombe's for paired proportions. With more samples
     the test is the randomization test, of which McNemar's is a special case, and the interval is a bootstrap over
     tasks.
     """
-    tasks_a, tasks_b = _verdicts(a), _verdicts(b)
+    tasks_a, tasks_b = _scored_by_task(a), _scored_by_task(b)
     pairs = tuple(_pair(task, tasks_a[task], tasks_b[task]) for task in tasks_a if task in tasks_b)
     better = sum(pair.difference > 0 for pair in pairs)
     worse = sum(pair.difference < 0 for pair in pairs)
@@ -171,8 +171,8 @@ def _interval(pairs: Sequence[TaskPair], single: bool, confidence: float) -> Int
 _QUANTITIES = ("resolved", "steps", "rewrites", "input_tokens", "output_tokens", "seconds")
 
 
-def _verdicts(run: Run) -> dict[str, list[EpisodeRow]]:
-    records = [record for record in run.records if record.has_verdict]
+def _scored_by_task(run: Run) -> dict[str, list[EpisodeRow]]:
+    records = [record for record in run.records if record.is_scored]
     return grouped(records, lambda record: record.task)
 
 
@@ -298,7 +298,7 @@ class ArmGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class ArmPair(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The comparison of arm B with arm A.
 
-    A pair is one sample of a task, which has an episode in each arm. ``complete`` counts the pairs with a verdict in
+    A pair is one sample of a task, which has an episode in each arm. ``complete`` counts the pairs that are scored in
     both arms. ``incomplete`` counts the others, which are excluded. ``p_adjusted`` is Holm's adjusted p-value over all
     pairs of arms of the report.
     """
@@ -472,7 +472,7 @@ def _arm_pairs(records: Sequence[EpisodeRow], confidence: float, baseline: str |
 def _pair_arms(records: Sequence[EpisodeRow], a: str, b: str, confidence: float) -> ArmPair:
     sides = [grouped([record for record in records if record.arm == arm], _place) for arm in (a, b)]
     both = sides[0].keys() & sides[1].keys()
-    complete = {place for place in both if all(any(record.has_verdict for record in side[place]) for side in sides)}
+    complete = {place for place in both if all(any(record.is_scored for record in side[place]) for side in sides)}
     runs = [Run(records=tuple(record for place in sorted(complete) for record in side[place])) for side in sides]
     return ArmPair(
         a=a,

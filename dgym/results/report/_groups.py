@@ -196,22 +196,22 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         episodes: Number of all episodes.
-        verdicts: Number of episodes with a verdict.
+        scored: Number of scored episodes.
         resolved: Number of resolved episodes.
-        failed: Number of episodes that failed without a verdict.
-        rate: Share of episodes with a verdict that are resolved.
+        failed: Number of failed episodes.
+        rate: Share of scored episodes that are resolved.
         interval: The confidence interval of ``rate``.
         pass_at_1: The mean over tasks of the share of a task's samples that resolved it: the probability that one
             episode resolves a random task. Equals ``rate`` if all tasks have the same number of samples.
         reasons: Number of episodes by outcome.
-        steps: Steps of episodes with a verdict; likewise the other ``Spread`` values.
+        steps: Steps of scored episodes; likewise the other ``Spread`` values.
         cost: The cost of all tokens, None if it is unknown for an episode that used tokens.
-        clean: Number of resolved episodes whose integrity label is clean, None if no verdict has a label.
+        clean: Number of resolved episodes whose integrity label is clean, None if no scored episode has a label.
         signs: Number of episodes by integrity sign.
     """
 
     episodes: int
-    verdicts: int
+    scored: int
     resolved: int
     failed: int
     rate: float
@@ -231,8 +231,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class PassAtK(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The probability that at least one of ``k`` episodes of a task resolves it, as the mean over tasks.
 
-    ``tasks`` is the number of tasks with at least ``k`` verdicts. Other tasks are left out. ``interval`` is None if
-    there are too few tasks.
+    ``tasks`` is the number of tasks with at least ``k`` scored episodes. Other tasks are left out. ``interval`` is
+    None if there are too few tasks.
     """
 
     k: int
@@ -250,9 +250,9 @@ def grouped(records: Sequence[EpisodeRow], key: Callable[[EpisodeRow], Key]) -> 
 
 
 def resolve_rate(records: Sequence[EpisodeRow]) -> float | None:
-    """The share of episodes with a verdict that are resolved, or None without verdicts."""
-    verdicts = [record.resolved for record in records if record.has_verdict]
-    return fmean(verdicts) if verdicts else None
+    """The share of scored episodes that are resolved, or None without scored episodes."""
+    scored = [record.resolved for record in records if record.is_scored]
+    return fmean(scored) if scored else None
 
 
 def cost_of(records: Sequence[EpisodeRow], prices: Mapping[str, Price]) -> float | None:
@@ -276,28 +276,28 @@ def _cost(record: EpisodeRow, prices: Mapping[str, Price]) -> float | None:
 
 def figures_of(records: Sequence[EpisodeRow], confidence: float, prices: Mapping[str, Price]) -> Group:
     """The figures over ``records``, with prices by model."""
-    verdicts = [record for record in records if record.has_verdict]
-    resolved = sum(record.resolved for record in verdicts)
-    rates = [resolve_rate(same) for same in grouped(verdicts, lambda record: record.task).values()]
+    scored = [record for record in records if record.is_scored]
+    resolved = sum(record.resolved for record in scored)
+    rates = [resolve_rate(same) for same in grouped(scored, lambda record: record.task).values()]
     reasons = Counter(str(record.reason) for record in records)
-    labelled = [record for record in verdicts if record.clean is not None]
+    labelled = [record for record in scored if record.clean is not None]
     return Group(
         episodes=len(records),
-        verdicts=len(verdicts),
+        scored=len(scored),
         resolved=resolved,
-        failed=sum(not record.reason.is_verdict for record in records),
-        rate=resolved / len(verdicts) if verdicts else 0.0,
-        interval=wilson(resolved, len(verdicts), confidence),
+        failed=sum(not record.reason.is_counted for record in records),
+        rate=resolved / len(scored) if scored else 0.0,
+        interval=wilson(resolved, len(scored), confidence),
         pass_at_1=fmean(rate for rate in rates if rate is not None) if rates else 0.0,
         reasons=_by_number(reasons),
-        steps=spread([record.steps for record in verdicts]),
-        rewrites=spread([record.rewrites for record in verdicts]),
-        seconds=spread([record.seconds for record in verdicts]),
-        input_tokens=spread([record.input_tokens for record in verdicts]),
-        output_tokens=spread([record.output_tokens for record in verdicts]),
+        steps=spread([record.steps for record in scored]),
+        rewrites=spread([record.rewrites for record in scored]),
+        seconds=spread([record.seconds for record in scored]),
+        input_tokens=spread([record.input_tokens for record in scored]),
+        output_tokens=spread([record.output_tokens for record in scored]),
         cost=cost_of(records, prices),
         clean=sum(record.resolved for record in labelled if record.clean) if labelled else None,
-        signs=_by_number(Counter(sign for record in verdicts for sign in record.signs)),
+        signs=_by_number(Counter(sign for record in scored for sign in record.signs)),
     )
 
 
@@ -306,12 +306,12 @@ def _by_number(counts: Counter[str]) -> dict[str, int]:
 
 
 def passes(records: Sequence[EpisodeRow], confidence: float) -> tuple[PassAtK, ...]:
-    """pass@k for k = 1, 2, 4, … and the maximum number of verdicts of a task. The intervals are bootstraps over tasks.
+    """pass@k for k = 1, 2, 4, … and the maximum number of scored episodes of a task.
 
-    Empty if all tasks have at most one verdict.
+    The intervals are bootstraps over tasks. Empty if all tasks have at most one scored episode.
     """
-    verdicts = grouped([record for record in records if record.has_verdict], lambda record: record.task)
-    counts = [(len(same), sum(record.resolved for record in same)) for same in verdicts.values()]
+    scored = grouped([record for record in records if record.is_scored], lambda record: record.task)
+    counts = [(len(same), sum(record.resolved for record in same)) for same in scored.values()]
     most = max((number for number, _ in counts), default=0)
     found = []
     for k in sorted(

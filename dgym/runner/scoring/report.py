@@ -49,7 +49,7 @@ class Reporter(object):
         self._changed = None if changed is None else frozenset(os.path.realpath(path) for path in changed)
         self._make_canary = make_canary
         self._states = {}
-        self._verdicts = {}
+        self._observers = {}
         self._running = None
         self._stops = Stops()
         self._causes = _CAUSES
@@ -113,12 +113,12 @@ class Reporter(object):
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item):
-        with Verdict(item, self._stops) as verdict:
-            self._running = verdict
+        with CallObserver(item, self._stops) as observer:
+            self._running = observer
             outcome = yield
             self._running = None
-            verdict.close(outcome.excinfo)
-        self._verdicts[item.nodeid] = verdict
+            observer.close(outcome.excinfo)
+        self._observers[item.nodeid] = observer
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, call):
@@ -141,26 +141,26 @@ class Reporter(object):
             self._write_skip(report)
         if report.when == "teardown":
             state = self._states.pop(report.nodeid, None)
-            self._verdicts.pop(report.nodeid, None)
+            self._observers.pop(report.nodeid, None)
             if state is not None:
                 self._write("test", id=report.nodeid, outcome=state)
 
     def _checked(self, nodeid, outcome):
         """Returns the outcome of a call. It is "passed" only if the observation of the call confirms it."""
-        verdict = self._verdicts.get(nodeid)
-        if outcome != "passed" or verdict is None:
+        observer = self._observers.get(nodeid)
+        if outcome != "passed" or observer is None:
             return outcome
-        overruled = self._overruled(verdict)
+        overruled = self._overruled(observer)
         if overruled is None:
             return outcome
         self._write("overruled", id=nodeid, outcome=outcome)
         return overruled
 
-    def _overruled(self, verdict):
+    def _overruled(self, observer):
         """Returns the outcome of a test that did not pass although pytest reports it as passed, else None."""
-        if verdict.silent:
+        if observer.silent:
             return "failed"
-        if any(os.path.realpath(code.co_filename) in (self._changed or ()) for code in verdict.skipping):
+        if any(os.path.realpath(code.co_filename) in (self._changed or ()) for code in observer.skipping):
             return "skipped"
         return None
 
@@ -278,7 +278,7 @@ def codes_of(traceback):
     return codes
 
 
-class Verdict(object):
+class CallObserver(object):
     """Observes the call of a test, before a plugin creates a report of it.
 
     Attributes:

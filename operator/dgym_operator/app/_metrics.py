@@ -60,7 +60,7 @@ _FINISHED = CATALOGUE.counter(
 )
 _ATTEMPTS_FAILED = CATALOGUE.counter(
     "dgym_attempts_failed_total",
-    "Attempts that ended without a verdict.",
+    "Attempts that failed.",
     reason=(*END_REASONS, OTHER),
 )
 _EPISODE_SECONDS = CATALOGUE.histogram(
@@ -99,7 +99,7 @@ _POLICIES_RESTORED = CATALOGUE.counter(
     "dgym_operator_network_policies_restored_total",
     "NetworkPolicies of sandboxes that somebody had deleted or changed, and that were restored.",
 )
-_VERDICTS = frozenset(reason.value for reason in EndReason if reason.is_verdict)
+_COUNTED = frozenset(reason.value for reason in EndReason if reason.is_counted)
 
 
 class Metrics:
@@ -249,7 +249,7 @@ def stage_times(episode: EpisodeView) -> list[tuple[str, datetime, datetime]]:
 def _outcome(episode: EpisodeView) -> str:
     if is_true(episode.status.conditions, ConditionType.RESOLVED):
         return "resolved"
-    return "unresolved" if episode.status.reason in _VERDICTS else "failed"
+    return "unresolved" if episode.status.reason in _COUNTED else "failed"
 
 
 def trace_episode(tracer: Tracer, episode: EpisodeView) -> None:

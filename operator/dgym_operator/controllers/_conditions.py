@@ -95,7 +95,7 @@ def with_readiness(
 def with_derived(status: EpisodeStatus, at: datetime) -> EpisodeStatus:
     """Return the Episode's status with ``state``, ``Ready`` and ``Stalled``, which are derived from other fields."""
     finished = is_true(status.conditions, ConditionType.FINISHED)
-    stalled = finished and TREATMENTS.get(status.reason) is not Treatment.VERDICT
+    stalled = finished and TREATMENTS.get(status.reason) is not Treatment.COUNTED
     ready = not stalled and (finished or is_true(status.conditions, ConditionType.SUSPENDED))
     conditions = with_readiness(
         status.conditions, ready=ready, stalled=stalled, reason=status.reason, message=status.message, at=at

@@ -6,7 +6,7 @@ from dgym.wire import EndReason
 from tests.fakes.attacks import policy, starvation
 
 pytestmark = pytest.mark.attack("starved-runner")
-VERDICTS = (EndReason.RESOLVED, EndReason.UNRESOLVED, EndReason.SANDBOX_KILLED)
+OUTCOMES = (EndReason.RESOLVED, EndReason.UNRESOLVED, EndReason.SANDBOX_KILLED)
 
 
 @pytest.mark.parametrize("name", starvation.LIMITS)
@@ -16,4 +16,4 @@ async def test_a_runner_without_resources_is_a_death_of_the_sandbox(engine, name
         for call in (starvation.command(name), "bash echo still here", "bash echo still here"):
             if environment.result is None:
                 await environment.step(call)
-        assert (await environment.finish()).reason in VERDICTS
+        assert (await environment.finish()).reason in OUTCOMES

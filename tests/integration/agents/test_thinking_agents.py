@@ -303,10 +303,10 @@ async def test_a_model_never_sees_the_faults_of_the_infrastructure(play):
 
 
 @pytest.mark.parametrize("fault", ["unauthorized", "forbidden"])
-async def test_a_model_that_fails_is_no_verdict_and_the_changes_before_are_kept_without_a_score(play, fault):
+async def test_a_model_that_fails_is_not_counted_and_the_changes_before_are_kept_without_a_score(play, fault):
     played = await play(FakeOpenAI(script=SOLUTION[3:], faults=[None, fault]))
     assert (played.result.reason, played.result.max_score) == (EndReason.MODEL_ERROR, 0)
-    assert not played.result.reason.is_verdict
+    assert not played.result.reason.is_counted
     assert "k" not in played.result.message.split()
     assert "+    total += b" in (played.folder / "patch.diff").read_text()
     assert [step["call"]["tool"] for step in played.steps] == ["rewrite"]
@@ -391,7 +391,7 @@ async def test_an_agent_that_cannot_go_on_is_scored_on_its_workspace(play, fault
     unrepaired = await play(FakeOpenAI(script=[LOOK], faults=[None, *faults]))
     result = unrepaired.result
     assert (result.reason, result.score, result.max_score) == (reason, 0, 1)
-    assert (result.reason.is_verdict, result.reason.is_truncation) == (True, True)
+    assert (result.reason.is_counted, result.reason.is_truncation) == (True, True)
 
 
 async def test_replies_without_a_call_that_are_not_in_a_row_do_not_end_the_episode(play):
@@ -486,7 +486,7 @@ async def test_an_episode_ends_at_its_cost_limit_and_is_scored(play):
     played = await play(FakeOpenAI(script=[LOOK]), settings=PRICED, costLimit="0.5", name="unrepaired")
     assert played.result.reason is EndReason.COST_LIMIT_REACHED
     assert (played.result.score, played.result.max_score) == (0, 1)
-    assert (played.result.reason.is_verdict, played.result.reason.is_truncation) == (True, True)
+    assert (played.result.reason.is_counted, played.result.reason.is_truncation) == (True, True)
 
 
 async def test_a_lost_attempt_counts_against_the_cost_limit(play):

@@ -63,11 +63,11 @@ def test_arms_run_the_same_tasks_side_by_side_and_are_compared(tmp_path, monkeyp
         ("pays-rewrite-1", "voucher", "rewrite"),
     ]
     report = dgym("report", "--output", "json")
-    assert [(each["arm"], each["figures"]["resolved"], each["figures"]["verdicts"]) for each in report["arms"]] == [
+    assert [(each["arm"], each["figures"]["resolved"], each["figures"]["scored"]) for each in report["arms"]] == [
         ("debug", 2, 2),
         ("rewrite", 0, 2),
     ]
     (pair,) = report["armPairs"]
     assert (pair["complete"], pair["comparison"]["difference"], pair["comparison"]["pValue"]) == (2, -1.0, 0.5)
-    groups = {(each["value"], each["arm"], each["figures"]["verdicts"]) for each in report["labels"]}
+    groups = {(each["value"], each["arm"], each["figures"]["scored"]) for each in report["labels"]}
     assert {("shop", "debug", 2), ("easy", "rewrite", 1), ("medium", "debug", 1)} <= groups

@@ -58,8 +58,8 @@ def test_tasks_are_checked_and_a_result_warns_of_one_that_passes_already(dgym, t
     done = dgym("check", "tasks.yaml", "--repeat", "1")
     assert done.returncode == 1, done.stderr
     sound, _, passing = done.stdout.partition("passing: ")
-    verdict, _, lists = sound.partition("\n")
-    assert verdict == "sound: fine"
+    outcome, _, lists = sound.partition("\n")
+    assert outcome == "sound: fine"
     assert yaml.safe_load(lists)["scoring"] == {
         "failToPass": ["test_calc.py::test_add"],
         "passToPass": ["test_calc.py::test_zero"],

@@ -65,7 +65,7 @@ def test_json_goes_to_standard_output_alone(folder):
     assert "pdb sanity check" in done.stderr
 
 
-def test_a_debugger_that_cannot_start_is_a_note_beside_the_solutions_verdict(folder):
+def test_a_debugger_that_cannot_start_is_a_note_beside_the_solutions_outcome(folder):
     folder.manifest(edit=lambda text: text.replace("python check.py", "python -c 'import check'"))
     done = folder.run("--agent", "solution")
     assert done.returncode == 0, done.stderr
@@ -97,7 +97,7 @@ def test_a_broken_agent_fails_its_episode_and_leaves_a_traceback(folder):
     assert len(read_trajectory(attempt / "trajectory.jsonl").steps) == 1
 
 
-def test_an_unsolved_episode_is_a_verdict(folder):
+def test_an_unsolved_episode_counts(folder):
     (folder.path / "walk.jsonl").write_text('{"tool": "submit"}\n')
     done = folder.run()
     assert done.returncode == 0
@@ -269,7 +269,7 @@ def test_no_interpreter_of_the_repository_is_started(folder, tmp_path):
     assert canary.exists()
 
 
-def test_an_agent_that_steps_after_the_end_keeps_its_verdict(folder):
+def test_an_agent_that_steps_after_the_end_keeps_its_outcome(folder):
     done = folder.run("--agent", "agents_for_tests:Deaf")
     assert done.returncode == 0, done.stderr
     assert "1 episode: 1 resolved, 0 unresolved, 0 failed" in done.stdout

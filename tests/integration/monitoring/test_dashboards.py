@@ -55,11 +55,11 @@ def test_a_metric_or_a_label_that_does_not_exist_is_found():
     }
 
 
-def test_failures_are_the_ends_that_are_no_verdict():
-    verdicts = "|".join(reason.value for reason in EndReason if reason.is_verdict)
+def test_failures_are_the_ends_that_are_not_counted():
+    outcomes = "|".join(reason.value for reason in EndReason if reason.is_counted)
     (failed,) = (each for each in rules() if each.where.endswith("dgym_episodes_failed:ratio_increase30m"))
-    assert f'reason!~"{verdicts}"' in failed.text
-    assert f'reason!~"{verdicts}"' in "".join(each.text for each in queries())
+    assert f'reason!~"{outcomes}"' in failed.text
+    assert f'reason!~"{outcomes}"' in "".join(each.text for each in queries())
 
 
 def test_reasons_in_rules_and_dashboards_exist():

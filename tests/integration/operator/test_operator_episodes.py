@@ -14,7 +14,7 @@ async def reason_is(installation, name, reason):
     return await installation.status(name, f"{name}: {reason}", lambda status: status.get("reason") == reason)
 
 
-async def test_an_episode_ends_with_its_verdict(installation):
+async def test_an_episode_ends_with_its_outcome(installation):
     agent = await installation.start_agent()
     operator = await installation.start_operator()
     await installation.episode("fix", ttlSecondsAfterFinished=3600)

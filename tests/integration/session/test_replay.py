@@ -197,7 +197,7 @@ async def test_a_step_whose_replay_kills_the_sandbox_is_poisoned(open_session, b
     assert session.ending.is_set()
 
 
-async def test_a_third_death_is_a_verdict_without_a_score(open_session, bomb):
+async def test_a_third_death_counts_without_a_score(open_session, bomb):
     steps = await take(open_session, {"tool": "bomb", "arguments": {"path": "a.txt"}}, tools=[bomb])
     steps += [use(2, "b.txt"), use(3, "c.txt")]
     Bomb.armed = True
@@ -221,7 +221,7 @@ async def test_a_replay_without_end_is_no_way_out_for_one_who_has_killed_a_sandb
         await innocent.reset(key="k")
 
 
-async def test_many_changed_bytes_are_a_verdict(open_session, monkeypatch):
+async def test_many_changed_bytes_count(open_session, monkeypatch):
     monkeypatch.setattr(_outcome, "MAXIMUM_BYTES", 60_000)
     session = await open_session()
     await session.step(1, "bash for i in {1..300}; do printf '%10000s' > f$i; done")

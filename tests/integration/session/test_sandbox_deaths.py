@@ -58,7 +58,7 @@ async def test_a_replay_that_dies_is_the_second_death(open_episode, trap):
     assert session.poisoned == {2, 3}
 
 
-async def test_a_step_that_ends_its_sandbox_by_a_signal_is_poisoned_and_the_second_is_the_verdict(open_episode):
+async def test_a_step_that_ends_its_sandbox_by_a_signal_is_poisoned_and_the_second_is_the_outcome(open_episode):
     session = await open_episode()
     await session.step(1, "bash echo 1 > kept.txt")
     end = "bash kill -TERM 1; kill -TERM $PPID; kill -TERM 2; sleep 60"
@@ -107,7 +107,7 @@ class Frailer(Frail):
     deaths = 9
 
 
-async def test_a_sandbox_that_dies_after_every_replay_is_a_verdict(open_episode):
+async def test_a_sandbox_that_dies_after_every_replay_counts(open_episode):
     session = await open_episode(provider=Frailer)
     await session.step(1, REPAIR)
     last = await session.step(2, "submit")
@@ -215,7 +215,7 @@ async def test_setup_commands_do_not_count_against_the_replay(open_episode, trap
     assert observation.end_reason is None
 
 
-async def test_a_sandbox_that_takes_long_to_remove_costs_no_verdict(open_session):
+async def test_a_sandbox_that_takes_long_to_remove_costs_no_outcome(open_session):
     session = await open_session(termination=SandboxTermination(timeout_seconds=0.0))
     await session.step(1, REPAIR)
     assert (await session.step(2, "submit")).end_reason == EndReason.RESOLVED
@@ -280,7 +280,7 @@ async def test_a_runner_without_resources_is_a_death_of_the_sandbox(open_episode
 
 
 @pytest.mark.attack("starved-runner")
-async def test_tests_that_starve_the_verifiers_runner_get_a_verdict(open_session):
+async def test_tests_that_starve_the_verifiers_runner_get_an_outcome(open_session):
     session = await open_session(provider=UNISOLATED, entrypoint=PYTEST)
     program = starvation.program(*starvation.LIMITS, spared=(1, os.getpid()))
     code = "def add(a, b):\n" + textwrap.indent(program, "    ") + "\n    return 5\n"

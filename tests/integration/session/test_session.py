@@ -181,7 +181,7 @@ async def test_a_submission_that_is_not_evaluated_ends_without_a_score(open_sess
     ],
     ids=["files", "paths"],
 )
-async def test_more_changes_than_can_be_carried_are_a_verdict(open_session, make, message):
+async def test_more_changes_than_can_be_carried_count(open_session, make, message):
     session = await open_session()
     await session.step(1, REPAIR)
     await session.step(2, f"bash python3 - <<'END'\nimport os\n{make}\nEND")

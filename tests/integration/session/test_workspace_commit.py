@@ -46,7 +46,7 @@ async def test_git_works_as_in_a_checkout_and_shows_no_history(open_session, sou
     assert result.integrity.clean
 
 
-async def test_the_verdict_does_not_depend_on_the_repository(open_session, source):
+async def test_the_outcome_does_not_depend_on_the_repository(open_session, source):
     session = await open_session(source=source, entrypoint=PYTEST)
     hook = "printf '#!/bin/sh\\necho x > conftest.py' > .git/hooks/post-commit; chmod +x .git/hooks/post-commit"
     await session.step(1, f"bash mkdir -p .git/hooks; {hook}; git config core.fsmonitor .git/hooks/post-commit")

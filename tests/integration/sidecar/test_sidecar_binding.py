@@ -74,12 +74,12 @@ async def test_a_bound_sidecar_serves_a_whole_episode(pooled, helpers):
     await env.step(helpers.repair)
     *_, info = await env.step("submit")
     assert info["resolved"]
-    verdict = (await client.call(calls.RESULT)).result
+    outcome = (await client.call(calls.RESULT)).result
     assert await pod.bind() == (200, {"running": False})
     await client.call(calls.RELEASE, ReleaseRequest(result_uri="file:///result.json"))
     assert await asyncio.to_thread(process.wait, 90) == 0
-    assert outcome_is_signed(b"key", verdict, episode_uid="uid", attempt=3)
-    assert not outcome_is_signed(b"key", verdict, episode_uid="uid", attempt=1)
+    assert outcome_is_signed(b"key", outcome, episode_uid="uid", attempt=3)
+    assert not outcome_is_signed(b"key", outcome, episode_uid="uid", attempt=1)
     termination = pod.termination_message()
     assert (termination.episode_uid, termination.attempt, termination.outcome.resolved) == ("uid", 3, True)
     messages = [entry["message"] for entry in entries(pod)]

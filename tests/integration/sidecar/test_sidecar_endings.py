@@ -54,7 +54,7 @@ async def test_an_idle_driver_that_repaired_nothing_is_the_reason_of_the_end(pod
     outcome = await helpers.wait(pod.termination)
     assert (outcome.reason, outcome.resolved, outcome.score, outcome.max_score) == ("DriverIdle", False, 0, 1)
     assert EndReason.DRIVER_IDLE.is_truncation
-    assert EndReason.DRIVER_IDLE.is_verdict
+    assert EndReason.DRIVER_IDLE.is_counted
 
 
 async def test_a_driver_that_never_comes_is_waited_for_no_longer_than_an_idle_one(pod, helpers):
@@ -139,7 +139,7 @@ async def test_a_sandbox_that_is_seen_running_after_its_time_was_hijacked(new_po
     assert pod.termination().reason == EndReason.SANDBOX_KILLED
 
 
-async def test_an_operator_that_comes_late_costs_no_verdict(new_pod, helpers):
+async def test_an_operator_that_comes_late_costs_no_outcome(new_pod, helpers):
     pod = await new_pod(stop_timeout_seconds=0.1).start(operated=False)
     finishing = await unconfirmed(pod, helpers)
     assert pod.termination() is None

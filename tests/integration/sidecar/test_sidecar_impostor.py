@@ -40,7 +40,7 @@ async def impostor():
 
 
 @pytest.mark.attack("impostor")
-async def test_a_forged_verdict_is_refused_and_its_request_is_no_credential(new_pod, impostor):
+async def test_a_forged_outcome_is_refused_and_its_request_is_no_credential(new_pod, impostor):
     url, received = impostor
     pod = await new_pod().start(operated=False, runners=False)
     for role, ask, body in (

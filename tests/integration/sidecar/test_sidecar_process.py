@@ -25,7 +25,7 @@ def resident_kib(process):
     raise AssertionError("no VmRSS")
 
 
-async def test_a_sidecar_serves_one_attempt_and_leaves_its_verdict(new_pod, helpers):
+async def test_a_sidecar_serves_one_attempt_and_leaves_its_outcome(new_pod, helpers):
     pod = new_pod()
     pod.start_runners()
     process = pod.start_process(fresh=True)
@@ -42,12 +42,12 @@ async def test_a_sidecar_serves_one_attempt_and_leaves_its_verdict(new_pod, help
     assert info["resolved"]
     if "COVERAGE_PROCESS_CONFIG" not in os.environ and "COVERAGE_PROCESS_START" not in os.environ:
         assert resident_kib(process) <= MAXIMUM_RESIDENT_KIB
-    verdict = (await client.call(calls.RESULT)).result
+    outcome = (await client.call(calls.RESULT)).result
     await client.call(calls.RELEASE, ReleaseRequest(result_uri="file:///result.json"))
     assert await asyncio.to_thread(process.wait, 90) == 0
     assert (pod.termination().resolved, pod.termination().result_uri) == (True, "file:///result.json")
-    assert outcome_is_signed(b"key", verdict, episode_uid="uid", attempt=1)
-    assert not outcome_is_signed(b"key", verdict, episode_uid="uid", attempt=2)
+    assert outcome_is_signed(b"key", outcome, episode_uid="uid", attempt=1)
+    assert not outcome_is_signed(b"key", outcome, episode_uid="uid", attempt=2)
     for line in (pod.directory / "sidecar.log").read_text().splitlines():
         entry = json.loads(line)
         assert (entry["namespace"], entry["episode"], entry["attempt"]) == ("default", "calc", 1)

@@ -108,7 +108,7 @@ async def test_a_reset_that_was_not_recorded_is_answered_with_the_new_one(pod, r
     assert (await state(pod)).poisoned_steps == (3,)
 
 
-async def test_two_poisoned_steps_end_the_attempt_with_a_signed_verdict(pod, recorded):
+async def test_two_poisoned_steps_end_the_attempt_with_a_signed_outcome(pod, recorded):
     killed = Step(seq=3, call=recorded[2].call, observation=Observation(text="sandbox killed (OOMKilled)", ok=False))
     steps = (*recorded[:1], *(msgspec.structs.replace(killed, seq=seq) for seq in (1, 2)))
     await pod.prepare(trajectory=RecordedTrajectory(steps=steps, poisoned=(1, 2)), usage=Usage(input_tokens=9))

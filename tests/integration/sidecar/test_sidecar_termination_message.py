@@ -117,7 +117,7 @@ async def test_nothing_is_said_before_there_is_anything_to_say(pod):
     assert (message.elapsed_seconds, message.step_in_flight) == (0, None)
 
 
-async def test_the_verdict_takes_the_place_of_everything_else(pod, helpers):
+async def test_the_outcome_takes_the_place_of_everything_else(pod, helpers):
     await pod.prepare()
     env = pod.connect()
     await env.reset()

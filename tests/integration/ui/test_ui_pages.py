@@ -90,7 +90,7 @@ async def test_what_only_one_side_has_is_said_in_a_sentence_of_its_own(results, 
         path.write_text(json.dumps({**result, "task": f"{result['arm']}-{number}"}))
     async with served(tmp_path / "results") as client:
         compared = await text(client, "/compare.html?a=arm%3Dgive-up&b=arm%3Drepair")
-        assert "cannot be compared. Only A has a verdict on 2. Only B has a verdict on 2." in compared
+        assert "cannot be compared. Only A has a score on 2. Only B has a score on 2." in compared
 
 
 async def test_episodes_have_their_run_and_the_time_of_their_start(results, tmp_path):

@@ -89,8 +89,8 @@ def test_unknown_fields_are_refused_everywhere(kind):
 
 def test_each_reason_has_one_treatment():
     assert set(TREATMENTS) == {reason.value for reason in EndReason}
-    verdicts = {reason for reason, treatment in TREATMENTS.items() if treatment is Treatment.VERDICT}
-    assert verdicts == {reason.value for reason in EndReason if reason.is_verdict}
+    outcomes = {reason for reason, treatment in TREATMENTS.items() if treatment is Treatment.COUNTED}
+    assert outcomes == {reason.value for reason in EndReason if reason.is_counted}
 
 
 def test_acronyms_keep_their_case():

@@ -13,7 +13,7 @@ HEADER, *RECORDED = [json.loads(line) for line in SAMPLE.read_text("utf-8").spli
 
 
 @pytest.mark.parametrize("parser", sorted(REPOSITORIES))
-def test_verdicts_are_those_of_the_official_harness(parser):
+def test_outcomes_are_those_of_the_official_harness(parser):
     found = [dict(one) for one in RECORDED if one["parser"] == parser]
     assert len(found) >= 10
     for one in found:
@@ -21,14 +21,14 @@ def test_verdicts_are_those_of_the_official_harness(parser):
         assert ours(Case(**one)) == official, (HEADER, one)
 
 
-def test_the_sample_says_what_judged_it_and_has_every_kind_of_verdict():
+def test_the_sample_says_what_judged_it_and_has_every_kind_of_outcome():
     assert HEADER == {"swebench": "5.0.2"}
-    verdicts = [Graded(*one["official"]) for one in RECORDED]
-    assert {(one.resolved, one.graded) for one in verdicts} == {(True, True), (False, True), (False, False)}
+    outcomes = [Graded(*one["official"]) for one in RECORDED]
+    assert {(one.resolved, one.graded) for one in outcomes} == {(True, True), (False, True), (False, False)}
 
 
 def test_where_dgym_differs():
     """The harness ignores ``FAILED:`` with a colon: it counts the test in neither list, and may resolve the task."""
     text = "+ : '>>>>> Start Test Output'\nFAILED: t::a\nPASSED t::b\n+ : '>>>>> End Test Output'\n"
-    verdict = ours(Case(0, "pytest", "pass_and_fail", text, ["t::a"], ["t::b"]))
-    assert (verdict.resolved, verdict.good) == (False, ["t::b"])
+    outcome = ours(Case(0, "pytest", "pass_and_fail", text, ["t::a"], ["t::b"]))
+    assert (outcome.resolved, outcome.good) == (False, ["t::b"])

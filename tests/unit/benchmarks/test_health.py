@@ -36,7 +36,7 @@ def test_health(empty, gold, state, message):
     assert (found.state, found.message[: len(message)]) == (state, message)
 
 
-def test_runs_without_tests_are_compared_by_their_verdicts():
+def test_runs_without_tests_are_compared_by_their_outcomes():
     runs = [HealthRun(reason="Resolved", resolved=True, message="fine"), HealthRun(reason="Unresolved", message="not")]
     found = assess_health("x", [BAD, BAD], runs)
     assert (found.state, found.message) == ("Flaky", "equal runs of the solution end differently: fine; not")

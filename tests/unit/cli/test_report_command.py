@@ -102,7 +102,7 @@ def test_two_runs_are_compared(dgym, play, results):
     printed = " ".join(done.output.split())  # without the line breaks of the terminal
     assert "Of 2 tasks in both, B is better at 1, worse at 0 and equal at 1." in printed
     assert "McNemar's exact test: p = 1" in printed
-    assert "Only B has a verdict on four" in printed
+    assert "Only B has a score on four" in printed
     value = json.loads(dgym("results", "--compare", "other", "--output", "json").output)
     assert value["comparison"]["better"] == 1
     lines = list(csv.DictReader(io.StringIO(dgym("results", "--compare", "other", "--output", "csv").output)))
@@ -128,7 +128,7 @@ def test_arms_are_compared_within_eighty_columns(dgym, play, monkeypatch):
     )
     assert ["django_django", "with-pdb", "6/7", "85.7", "48.7", "to", "97.4"] in lines
     printed = " ".join(done.output.split())
-    assert "Pairs left out, without a verdict under one arm or both: 1 of without - with-pdb." in printed
+    assert "Pairs left out, not scored under one arm or both: 1 of without - with-pdb." in printed
     value = json.loads(dgym("--output", "json", "--baseline", "without", "--by", "dgym.dev/difficulty").output)
     assert (value["armPairs"][0]["a"], value["armPairs"][0]["incomplete"]) == ("without", 1)
     assert {group["label"] for group in value["labels"]} == {"dgym.dev/difficulty"}

@@ -78,7 +78,7 @@ def test_a_single_figure_has_the_name_that_is_given(dgym, results):
     assert [path.name for path in results.glob("*.png")] == ["rates.png"]
 
 
-def test_an_arm_is_measured_by_its_verdicts(plots, results):
+def test_an_arm_is_measured_by_its_outcomes(plots, results):
     run = read_run([results / "results"])
     other, plain = plots.arms_of(run, 0.95, {})
     assert other.label == "arm $\\frac{x$ <script>\\x1b[31m\\u202e"

@@ -18,7 +18,7 @@ def test_every_episode_is_counted_once(result):
     assert summary_line(results[:1]) == "1 episode: 1 resolved, 0 unresolved, 0 failed"
 
 
-def test_the_table_shows_verdicts_and_says_why_episodes_failed(job, result, capsys):
+def test_the_table_shows_outcomes_and_says_why_episodes_failed(job, result, capsys):
     failed = result(EndReason.SETUP_FAILED, message="pip failed [bold]\nmore\n\nERROR: no such package\n", attempt=2)
     print_table([job("good"), job("bad"), job("new")], [result(EndReason.RESOLVED, 2), failed, None], ["Episode z"])
     text = capsys.readouterr().out

@@ -10,7 +10,7 @@ from dgym.episodes._worker_processes import Schedule
 from dgym.results import StoredResult
 from dgym.wire import EndReason
 
-VERDICT = StoredResult(resolved=True, reason=EndReason.RESOLVED)
+RESULT = StoredResult(resolved=True, reason=EndReason.RESOLVED)
 FAILED = StoredResult(resolved=False, reason=EndReason.AGENT_POD_LOST)
 
 
@@ -39,7 +39,7 @@ def test_jobs_start_in_order(make_job):
     assert [schedule.next() for _ in range(4)] == [*jobs, None]
     assert not schedule.finished
     for job in jobs:
-        schedule.done(job, VERDICT)
+        schedule.done(job, RESULT)
     assert schedule.finished
 
 
@@ -48,7 +48,7 @@ def test_a_full_group_does_not_hold_up_others(make_job):
     alone = make_job("alone")
     schedule = Schedule([*grouped, alone])
     assert [schedule.next() for _ in range(3)] == [grouped[0], alone, None]
-    schedule.done(grouped[0], VERDICT)
+    schedule.done(grouped[0], RESULT)
     assert schedule.next() == grouped[1]
 
 
@@ -89,7 +89,7 @@ def test_every_job_runs_once_and_no_group_exceeds_its_limit(groups, limit):
             assert all(number <= limit for group, number in Counter(one.group for one in active).items() if group)
         done = active.pop(0)
         ran.append(done)
-        schedule.done(done, VERDICT)
+        schedule.done(done, RESULT)
     assert Counter(map(id, ran)) == Counter(map(id, items))
 
 

@@ -152,7 +152,7 @@ FORGERIES = [
 
 @pytest.mark.parametrize("reason", [EndReason.RESOLVED, EndReason.CANCELLED, EndReason.SANDBOX_KILLED])
 @pytest.mark.parametrize("changes", FORGERIES)
-async def test_a_verdict_needs_the_signature_of_the_sidecar(server, caller, changes, reason):
+async def test_an_outcome_needs_the_signature_of_the_sidecar(server, caller, changes, reason):
     def reported(outcome, attempt=1):
         status = AssignmentStatus(episode_uid="uid", attempt=attempt, epoch=1, state="finished", outcome=outcome)
         return msgspec.json.encode(AgentPodReport(incarnation="a", slots=1, assignments=(status,)))

@@ -91,7 +91,7 @@ def test_an_episode_of_no_pool_waits_and_says_what_to_do(dispatcher, objects, ca
     assert dispatcher.hold(key).text.startswith(held)
 
 
-def test_a_verdict_is_looked_for_by_an_agent_of_the_pool(objects, cache):
+def test_an_outcome_is_looked_for_by_an_agent_of_the_pool(objects, cache):
     agent_of("sea", objects, cache, "a")
     agent_of("land", objects, cache, "b")
     assert cache.agent_pods.recoverer("uid-gone", "land").name == "b"

@@ -67,7 +67,7 @@ def test_a_proven_pod_is_the_episodes(shown):
 
 
 def test_a_pod_without_a_proof_is_not_looked_at_and_not_deleted(shown):
-    message = {"reason": "Resolved", "message": "a verdict of its own"}
+    message = {"reason": "Resolved", "message": "an outcome of its own"}
     ended = {"name": "sidecar", "state": {"terminated": {"exitCode": 0, "message": str(message)}}}
     view, actions = shown("", status={**READY, "containerStatuses": [ended]})
     assert (view.pod, view.pods, view.unusable_pods) == (None, (), ())

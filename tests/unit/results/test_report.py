@@ -19,10 +19,10 @@ def run(*records):
     return Run(records=records)
 
 
-def test_rates_are_over_verdicts_and_failures_are_counted_apart():
+def test_rates_are_over_outcomes_and_failures_are_counted_apart():
     report = make_report(run(record(), record(resolved=False), record(failed=True, steps=99)))
     overall = report.overall
-    assert (overall.episodes, overall.verdicts, overall.resolved, overall.failed) == (3, 2, 1, 1)
+    assert (overall.episodes, overall.scored, overall.resolved, overall.failed) == (3, 2, 1, 1)
     assert overall.rate == 0.5
     assert overall.steps.median == 1
     assert overall.reasons == {"Resolved": 1, "SandboxLost": 1, "Unresolved": 1}
@@ -83,7 +83,7 @@ def test_stages_share_the_time_of_the_episodes_that_tell_it():
 
 def test_a_report_of_nothing_but_failures_has_no_rate_to_speak_of():
     report = make_report(run(record(failed=True)))
-    assert (report.overall.verdicts, report.overall.rate, report.overall.pass_at_1) == (0, 0.0, 0.0)
+    assert (report.overall.scored, report.overall.rate, report.overall.pass_at_1) == (0, 0.0, 0.0)
     assert (report.overall.interval.low, report.overall.interval.high) == (0.0, 1.0)
 
 
@@ -133,9 +133,9 @@ def arms(**outcomes):
     ]
 
 
-def test_arms_are_compared_in_pairs_and_what_failed_is_no_verdict():
+def test_arms_are_compared_in_pairs_and_what_failed_is_not_counted():
     report = make_report(run(*arms(pdb="++++++-x+ ", plain="-----+-++x")))
-    assert [(one.arm, one.figures.resolved, one.figures.verdicts, one.figures.failed) for one in report.arms] == [
+    assert [(one.arm, one.figures.resolved, one.figures.scored, one.figures.failed) for one in report.arms] == [
         ("pdb", 7, 8, 1),
         ("plain", 3, 9, 1),
     ]
@@ -148,7 +148,7 @@ def test_arms_are_compared_in_pairs_and_what_failed_is_no_verdict():
     assert found.interval.low < -5 / 8 < found.interval.high
 
 
-def test_a_sample_without_a_verdict_is_left_out_on_both_sides():
+def test_a_sample_without_an_outcome_is_left_out_on_both_sides():
     rows = [record("a", resolved=sample < 2, sample=sample, arm="one") for sample in range(4)]
     rows += [record("a", failed=sample == 3, sample=sample, arm="two") for sample in range(4)]
     (pair,) = make_report(run(*rows)).arm_pairs
@@ -165,7 +165,7 @@ def test_a_baseline_is_compared_with_each_other_arm():
     assert [pair.p_adjusted for pair in pairs] == [pytest.approx(0.5), pytest.approx(2 * 2 / 2**4)]
 
 
-def test_pass_at_k_is_over_tasks_with_enough_verdicts():
+def test_pass_at_k_is_over_tasks_with_enough_outcomes():
     rows = [record("a", resolved=sample == 0, sample=sample, arm="x") for sample in range(5)]
     rows += [record("b", resolved=False, failed=sample == 4, sample=sample, arm="x") for sample in range(5)]
     (arm,) = make_report(run(*rows)).arms

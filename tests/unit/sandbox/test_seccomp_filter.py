@@ -21,7 +21,7 @@ WORD = st.integers(0, 2**32 - 1)
 LONG = st.integers(0, 2**64 - 1)
 
 
-def verdict(program, *, architecture, number, arguments=()):
+def outcome(program, *, architecture, number, arguments=()):
     """Run the filter for one system call (``struct seccomp_data`` of a little-endian machine) and return its result."""
     padded = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
     data = struct.pack("<IIQ6Q", number, architecture, 0, *padded)
@@ -41,7 +41,7 @@ def verdict(program, *, architecture, number, arguments=()):
 
 def of(machine, name, *arguments):
     number = call_number(name, machine)
-    return verdict(filter_program(machine), architecture=ARCHITECTURES[machine], number=number, arguments=arguments)
+    return outcome(filter_program(machine), architecture=ARCHITECTURES[machine], number=number, arguments=arguments)
 
 
 @pytest.fixture(params=ARCHITECTURES)
@@ -102,13 +102,13 @@ def test_limits_of_another_process_are_read_and_not_set(process, resource, limit
 def test_calls_of_another_architecture_kill(architecture, number, arguments, machine):
     if architecture != ARCHITECTURES[machine]:
         program = filter_program(machine)
-        assert verdict(program, architecture=architecture, number=number, arguments=arguments) == KILL
+        assert outcome(program, architecture=architecture, number=number, arguments=arguments) == KILL
 
 
 @given(st.integers(0x40000000, 2**32 - 1))
 @example(0x40000000 | 101)  # ptrace
 def test_calls_of_x32_do_not_exist(number):
-    assert verdict(filter_program("x86_64"), architecture=ARCHITECTURES["x86_64"], number=number) == ENOSYS
+    assert outcome(filter_program("x86_64"), architecture=ARCHITECTURES["x86_64"], number=number) == ENOSYS
 
 
 @given(st.integers(0, 0x3FFFFFFF), st.lists(LONG, max_size=6), st.sampled_from(tuple(ARCHITECTURES)))
@@ -119,7 +119,7 @@ def test_all_other_calls_are_allowed(number, arguments, machine):
     named = {call_number(name, machine) for name in (*REFUSED, *ABSENT, *BY_ARGUMENT)}
     if number not in named:
         program = filter_program(machine)
-        assert verdict(program, architecture=ARCHITECTURES[machine], number=number, arguments=arguments) == ALLOW
+        assert outcome(program, architecture=ARCHITECTURES[machine], number=number, arguments=arguments) == ALLOW
 
 
 def test_the_kernel_would_load_it(machine):

@@ -44,7 +44,7 @@ def reported(result, signature):
 
 @pytest.mark.attack("tokens")
 @given(results, st.text(max_size=40), st.integers(1, 99), st.data())
-def test_every_field_of_a_verdict_is_signed(result, uid, attempt, data):
+def test_every_field_of_an_outcome_is_signed(result, uid, attempt, data):
     signature = sign_outcome(operate_key(uid, attempt), result, episode_uid=uid, attempt=attempt)
     outcome = reported(result, signature)
 

@@ -47,7 +47,7 @@ def test_what_was_cut_or_changed_is_no_message(position, byte):
 
 
 @pytest.mark.attack("tokens")
-def test_a_verdict_in_another_hand_is_not_believed():
+def test_an_outcome_in_another_hand_is_not_believed():
     forged = msgspec.json.encode(TerminationMessage(outcome=ended(EndReason.RESOLVED), checksum="0" * 16))
     assert decode_termination(forged) is None
     assert decode_termination(b"Killed") is None

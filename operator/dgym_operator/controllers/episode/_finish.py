@@ -307,8 +307,8 @@ def next_attempt_at(view: EpisodeInput) -> datetime | None:
 def finish(view: EpisodeInput, end: AttemptEnd, now: datetime) -> Plan:
     """Write the final status. The pods are deleted only after this write, because they hold the evidence."""
     status = finished_status(view, end, now)
-    verdict = end.treatment is Treatment.VERDICT
-    event = Emit(type="Normal" if verdict else "Warning", reason=end.reason, message=_event_message(status))
+    counted = end.treatment is Treatment.COUNTED
+    event = Emit(type="Normal" if counted else "Warning", reason=end.reason, message=_event_message(status))
     return Plan(actions=(PatchStatus(status=status), event))
 
 
@@ -358,8 +358,8 @@ def _last(end: AttemptEnd, why: str) -> AttemptEnd:
 
 
 def _conditions(before: Conditions, end: AttemptEnd, now: datetime) -> Conditions:
-    outcome, verdict = end.outcome, end.treatment is Treatment.VERDICT
-    scored = verdict and outcome is not None and outcome.max_score > 0
+    outcome, counted = end.outcome, end.treatment is Treatment.COUNTED
+    scored = counted and outcome is not None and outcome.max_score > 0
     solved = scored and outcome is not None and outcome.resolved
     unsolved = ResolvedReason.UNSOLVED if scored else ResolvedReason.NOT_SCORED
     after = set_condition(before, ConditionType.SANDBOX_READY, "False", reason="Finished", at=now)

@@ -282,8 +282,8 @@ def _finished(view: EpisodeSetInput, counted: Tally, conditions: Conditions, now
 
 def _reason(view: EpisodeSetInput, counted: Tally, conditions: Conditions) -> tuple[str, str]:
     """Return ``status.reason`` and its message: why the set has ended or is ending, or else why it waits."""
-    verdicts = counted.resolved + counted.unresolved
-    counts = f"{counted.resolved} of {verdicts} verdicts are solved, {counted.failed} episodes failed"
+    scored = counted.resolved + counted.unresolved
+    counts = f"{counted.resolved} of {scored} scored episodes are resolved, {counted.failed} episodes failed"
     stop = _stop_reason(view, counted)
     if stop is None and len(counted.completed) == counted.total:
         return "Completed", counts

@@ -101,7 +101,7 @@ def _failed_indexes(before: tuple[FailedIndexes, ...], done: Mapping[int, Episod
     new: dict[str, list[int]] = {}
     for index, child in done.items():
         finished = find(child.status.conditions, ConditionType.FINISHED)
-        if finished is not None and not _is_cancelled(child) and not _has_verdict(child):
+        if finished is not None and not _is_cancelled(child) and not _reason_is_counted(child):
             new.setdefault(finished.reason, []).append(index)
     if not new:
         return before
@@ -138,7 +138,7 @@ def _ends(children: Iterable[EpisodeView]) -> tuple[int, int, int, int]:
     for child in children:
         if _is_cancelled(child):
             cancelled += 1
-        elif not _has_verdict(child):
+        elif not _reason_is_counted(child):
             failed += 1
         elif is_true(child.status.conditions, ConditionType.RESOLVED):
             resolved += 1
@@ -153,8 +153,8 @@ def pass_at_1(resolved: int, unresolved: int) -> str:
     The mean over tasks would require counts per task, also for deleted children, and status does not contain them. Both
     are equal if all tasks have the same number of samples and every sample is scored.
     """
-    verdicts = resolved + unresolved
-    return f"{resolved / verdicts:.4f}" if verdicts else ""
+    counted = resolved + unresolved
+    return f"{resolved / counted:.4f}" if counted else ""
 
 
 def next_indexes(counted: Tally, number: int) -> list[int]:
@@ -170,9 +170,9 @@ def _is_cancelled(child: EpisodeView) -> bool:
     return cancelled and (resolved is None or resolved.reason == ResolvedReason.NOT_SCORED)
 
 
-def _has_verdict(child: EpisodeView) -> bool:
+def _reason_is_counted(child: EpisodeView) -> bool:
     finished = find(child.status.conditions, ConditionType.FINISHED)
-    return finished is not None and TREATMENTS.get(finished.reason) is Treatment.VERDICT
+    return finished is not None and TREATMENTS.get(finished.reason) is Treatment.COUNTED
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):

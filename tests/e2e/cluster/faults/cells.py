@@ -87,17 +87,17 @@ def end_of(status: dict[str, Any]) -> End:
 def check_record(stage: Stage, name: str, status: dict[str, Any]) -> None:
     """Check that a single attempt has a stored result, and that each attempt has each step once."""
     until(lambda: stored(stage, name), what=f"{name}: a stored outcome")
-    attempts, verdicts = stage.store.attempts(stage.episodes.namespace, name), stored(stage, name)
-    assert [path.name for path in verdicts] == [str(status["attempt"])], attempts
-    assert {path.name for path in verdicts[0].iterdir()} - {IN_FLIGHT} == FILES
-    result = json.loads((verdicts[0] / "result.json").read_text())
+    attempts, outcomes = stage.store.attempts(stage.episodes.namespace, name), stored(stage, name)
+    assert [path.name for path in outcomes] == [str(status["attempt"])], attempts
+    assert {path.name for path in outcomes[0].iterdir()} - {IN_FLIGHT} == FILES
+    result = json.loads((outcomes[0] / "result.json").read_text())
     assert (result["reason"], result["score"]) == (status["reason"], status["outcome"]["score"])
     for attempt in attempts:
         check_steps(attempt)
     if status["reason"] == "Resolved":
         # An attempt that starts from the beginning repeats a poisoned step. An attempt that replays omits it.
         poisoned = {each["step"] for each in status.get("poisonedSteps", ())}
-        shown, every = numbers(verdicts[0]), list(range(1, STEPS + 1))
+        shown, every = numbers(outcomes[0]), list(range(1, STEPS + 1))
         assert shown in (every, [number for number in every if number not in poisoned]), shown
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.cluster.episodes import counting, episode, inline_source, replay, task_spec
 from tests.e2e.cluster.release import installed
 from tests.e2e.cluster.support import new_namespace, run, unique, until
-from tests.e2e.programs import EXPECTED, PROGRAMS, Verdict, calls, task
+from tests.e2e.programs import EXPECTED, PROGRAMS, Outcome, calls, task
 
 STEPS = 24
 OPERATOR = "app.kubernetes.io/name=dgym,app.kubernetes.io/component=operator"
@@ -108,7 +108,7 @@ def test_the_leader_is_deleted(release, watched, tmp_path):
     release.wait()
 
 
-def test_operators_that_are_away_while_an_agent_submits_cost_no_verdict(release, watched, tmp_path):
+def test_operators_that_are_away_while_an_agent_submits_cost_no_outcome(release, watched, tmp_path):
     name = begin(watched)
     release.kubectl("scale", "deployment", "--selector", OPERATOR, "--replicas=0")
     # No operator reports the end of the sandbox. So the sidecar waits after the sandbox's time to stop has passed.
@@ -194,7 +194,7 @@ def attacked(watched):
 
 
 @pytest.mark.attack("killed-sandbox")
-def test_a_program_that_attacks_its_sandbox_has_the_verdict_that_it_has_on_a_laptop(
+def test_a_program_that_attacks_its_sandbox_has_the_outcome_that_it_has_on_a_laptop(
     release, watched, attacked, tmp_path
 ):
     ends, seen = {}, {}
@@ -205,6 +205,6 @@ def test_a_program_that_attacks_its_sandbox_has_the_verdict_that_it_has_on_a_lap
         clean = bool((result["integrity"] or {}).get("clean"))
         outcome = status["outcome"]
         counts = (outcome.get(field, 0) for field in ("score", "maxScore", "steps"))
-        ends[program] = Verdict(status["reason"], *counts, clean=clean)
+        ends[program] = Outcome(status["reason"], *counts, clean=clean)
         seen[program] = (status.get("message"), status.get("poisonedSteps"), result.get("notes"))
     assert ends == EXPECTED, seen

@@ -131,7 +131,7 @@ def test_gold_patches_resolve_all_tasks(applied, kubectl, dgym, system, tmp_path
     places = ("-n", kubectl.namespace, "--system-namespace", system.namespace, "--directory", tmp_path)
     dgym("results", "mini-swebench-test", "mini-swebench-live-test", *places)
     report = json.loads(dgym("report", tmp_path, "--output", "json"))
-    assert (report["overall"]["verdicts"], report["overall"]["resolved"]) == (6, 6)
+    assert (report["overall"]["scored"], report["overall"]["resolved"]) == (6, 6)
     lines = dgym("benchmark", "predictions", tmp_path, "--benchmark", "mini-swebench").splitlines()
     predictions = [json.loads(line) for line in lines]
     assert [one["instance_id"] for one in predictions] == [f"mini__coins-{number}" for number in (1, 2, 3)]

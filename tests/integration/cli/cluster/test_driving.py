@@ -169,7 +169,7 @@ async def test_the_end_of_the_episode_ends_a_driver_whose_pod_is_gone(ready):
             await env.step("view calc.py")
 
 
-async def test_a_verdict_whose_pod_is_gone_is_read_from_the_episode(ready):
+async def test_an_outcome_whose_pod_is_gone_is_read_from_the_episode(ready):
     """The agent pod that stores the outcome releases the pod, perhaps before a slow driver requests the outcome."""
     found = await find_sidecar(ready.name, wait_seconds=5.0)
     patience = Patience(silence_seconds=60, first_pause_seconds=0.1, longest_pause_seconds=0.5)

@@ -90,7 +90,7 @@ def later(namespace, kind, name, **status):
     return thread
 
 
-def test_waiting_for_a_verdict(dgym, namespace):
+def test_waiting_for_an_outcome(dgym, namespace):
     outcome = {"resolved": True, "score": 2, "maxScore": 2, "steps": 5}
     thread = later(namespace, "episode", "smooth", reason="Resolved", outcome=outcome)
     done = dgym("submit", EXAMPLES / "episode.yaml", "--wait")

@@ -103,7 +103,7 @@ async def test_a_stored_result_answers_for_a_pod_that_is_gone(agent, pod, helper
 
 
 @pytest.mark.parametrize("forged", ["patch.diff", "result.json"])
-async def test_a_stored_verdict_that_no_sidecar_has_signed_is_not_believed(agent, pod, helpers, forged):
+async def test_a_stored_outcome_that_no_sidecar_has_signed_is_not_believed(agent, pod, helpers, forged):
     await agent.put(helpers.assign(pod, helpers.repair, {"tool": "submit"}))
     assert (await agent.over()).reason is EndReason.RESOLVED
     await agent.delete()

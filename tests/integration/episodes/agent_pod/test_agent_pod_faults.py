@@ -55,7 +55,7 @@ async def test_a_store_that_goes_away_midway_gets_everything_later(new_agent, po
     assert "dgym_agent_store_failures_total" in (await agent.call("GET", "/metrics"))[1].decode()
 
 
-async def test_a_verdict_that_neither_store_nor_pod_can_hold_is_reported(new_agent, pod, helpers):
+async def test_an_outcome_that_neither_store_nor_pod_can_hold_is_reported(new_agent, pod, helpers):
     agent = new_agent(sandbox_silence_seconds=0.5, store_patience_seconds=0.1)
     agent.results.write_text("a file, not a directory")
     await agent.start()
@@ -68,7 +68,7 @@ async def test_a_verdict_that_neither_store_nor_pod_can_hold_is_reported(new_age
     assert "could not be stored: the results directory" in over.cause
 
 
-async def test_a_verdict_is_not_stored_once_another_agent_has_looked_for_it(agent, new_agent, pod, helpers):
+async def test_an_outcome_is_not_stored_once_another_agent_has_looked_for_it(agent, new_agent, pod, helpers):
     late = new_agent()
     late.results.write_text("a file, not a directory")
     await late.start()

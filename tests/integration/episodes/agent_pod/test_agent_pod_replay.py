@@ -108,7 +108,7 @@ async def test_a_second_poisoned_step_ends_the_episode(agent, first_pod, next_po
     assert steps[3]["observation"]["text"].startswith("sandbox killed (exit status 143)")
 
 
-async def test_two_poisoned_steps_without_a_record_are_a_verdict_too(agent, next_pod, calls, helpers):
+async def test_two_poisoned_steps_without_a_record_count_too(agent, next_pod, calls, helpers):
     pod = await next_pod()
     poisoned = (OmittedStep(step=1), OmittedStep(step=5))
     await agent.put(helpers.assign(pod, *calls, attempt=2, replay_attempt=1, poisoned_steps=poisoned))

@@ -239,16 +239,16 @@ def test_fixture(subtests):
 
 
 async def test_a_repair_is_resolved_although_a_subtest_is_skipped(score):
-    verdict = await score(SKIPPING, {"calc.py": "def add(a, b): return a + b\n"})
-    assert verdict.resolved
-    assert verdict.message == "2 of 2 tests passed"
+    outcome = await score(SKIPPING, {"calc.py": "def add(a, b): return a + b\n"})
+    assert outcome.resolved
+    assert outcome.message == "2 of 2 tests passed"
 
 
 async def test_a_subtest_that_changed_code_skips_is_no_pass_and_the_message_says_so(score):
     evasion = "import unittest, pytest\ndef add(a, b): raise (unittest.SkipTest, pytest.skip.Exception)[a == b]('no')\n"
-    verdict = await score(SKIPPING, {"calc.py": evasion})
-    assert verdict.score == 0
-    assert "pytest itself reports test_calc.py::TestAdd::test_add as passed, it counts as skipped" in verdict.message
+    outcome = await score(SKIPPING, {"calc.py": evasion})
+    assert outcome.score == 0
+    assert "pytest itself reports test_calc.py::TestAdd::test_add as passed, it counts as skipped" in outcome.message
 
 
 DOUBLING = {
@@ -268,9 +268,9 @@ def test_fixture(subtests):
 
 
 async def test_a_subtest_that_changed_code_skips_by_the_exception_that_pytest_replaces_is_no_pass(score):
-    verdict = await score(DOUBLING, {"calc.py": "import unittest\ndef double(a): raise unittest.SkipTest('no')\n"})
-    assert set(verdict.tests.values()) == {"skipped"}
-    assert "as passed, it counts as skipped" in verdict.message
+    outcome = await score(DOUBLING, {"calc.py": "import unittest\ndef double(a): raise unittest.SkipTest('no')\n"})
+    assert set(outcome.tests.values()) == {"skipped"}
+    assert "as passed, it counts as skipped" in outcome.message
 
 
 async def test_the_message_says_when_pytests_exit_status_contradicts_the_count(score):
@@ -279,6 +279,6 @@ async def test_the_message_says_when_pytests_exit_status_contradicts_the_count(s
         "calc.py": "x = 1\n",
         "test_calc.py": "import calc\ndef test_x(): assert calc.x == 2\n",
     }
-    verdict = await score(files, {"calc.py": "x = 2\n"})
-    assert verdict.resolved
-    assert verdict.message == "1 of 1 tests passed; pytest itself exited with status 1 although no test failed"
+    outcome = await score(files, {"calc.py": "x = 2\n"})
+    assert outcome.resolved
+    assert outcome.message == "1 of 1 tests passed; pytest itself exited with status 1 although no test failed"

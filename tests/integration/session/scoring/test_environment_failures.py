@@ -31,26 +31,26 @@ def score_with_doubt(open_verifier, score):
     ],
     ids=["conftest", "option", "no-tests", "no-program"],
 )
-async def test_the_environment_is_no_verdict(score_with_doubt, files, entrypoint, plan, cause):
+async def test_the_environment_is_not_counted(score_with_doubt, files, entrypoint, plan, cause):
     with pytest.raises(SetupFailed, match="environment cannot run the tests") as failure:
         await score_with_doubt(files, REPAIRED, entrypoint, **plan)
     assert cause in str(failure.value).splitlines()[-1]
 
 
-async def test_a_bug_that_breaks_the_collection_is_a_verdict(score_with_doubt):
+async def test_a_bug_that_breaks_the_collection_counts(score_with_doubt):
     files = {**FILES, "calc.py": "def add(a, b)\n"}
-    verdict = await score_with_doubt(files, {"notes.txt": "nothing\n"}, **NAMED)
-    assert (verdict.score, verdict.max_score) == (0, 1)
+    outcome = await score_with_doubt(files, {"notes.txt": "nothing\n"}, **NAMED)
+    assert (outcome.score, outcome.max_score) == (0, 1)
 
 
-async def test_an_agent_that_breaks_the_collection_gets_its_verdict_and_the_answer_is_remembered(
+async def test_an_agent_that_breaks_the_collection_gets_its_outcome_and_the_answer_is_remembered(
     score_with_doubt, tmp_path
 ):
     cached = {**NAMED, "cache": SuiteCache(tmp_path, "task")}
     breaking = {"calc.py": "import absent_package\n"}
     for files in (FILES, NEEDS_PACKAGE):
-        verdict = await score_with_doubt(files, breaking, **cached)
-        assert (verdict.score, verdict.max_score) == (0, 1)
+        outcome = await score_with_doubt(files, breaking, **cached)
+        assert (outcome.score, outcome.max_score) == (0, 1)
 
 
 async def test_an_unchanged_repository_needs_no_other_sandbox(score):
@@ -61,14 +61,14 @@ async def test_an_unchanged_repository_needs_no_other_sandbox(score):
 async def test_in_doubt_the_only_verifier_tries_the_untouched_repository_before_the_changes(score):
     with pytest.raises(SetupFailed, match="absent_package"):
         await score(NEEDS_PACKAGE, REPAIRED, doubted=True, **NAMED)
-    verdict = await score(FILES, REPAIRED, doubted=True, **NAMED)
-    assert verdict.resolved
+    outcome = await score(FILES, REPAIRED, doubted=True, **NAMED)
+    assert outcome.resolved
 
 
-async def test_where_there_is_one_verifier_the_verdict_says_what_was_not_tried(score):
+async def test_where_there_is_one_verifier_the_outcome_says_what_was_not_tried(score):
     async def none_left():
         raise SandboxLost("this pod has one verifier, and it was used")
 
-    verdict = await score(NEEDS_PACKAGE, REPAIRED, open_untouched=none_left, **NAMED)
-    assert not verdict.resolved
-    assert "a second verifier" in verdict.notes[-1]
+    outcome = await score(NEEDS_PACKAGE, REPAIRED, open_untouched=none_left, **NAMED)
+    assert not outcome.resolved
+    assert "a second verifier" in outcome.notes[-1]

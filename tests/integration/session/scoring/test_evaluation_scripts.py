@@ -69,15 +69,15 @@ async def test_tests_hooks_and_scripts_of_the_agent_decide_nothing(score):
         "conftest.py": forging,
         "test_calc.py": "def test_add(): pass\ndef test_zero(): pass\n",
     }
-    verdict = await score(files, changes, evaluation=evaluation(script=script))
-    assert verdict.tests == {"test_calc.py::test_add": "failed", "test_calc.py::test_zero": "passed"}
+    outcome = await score(files, changes, evaluation=evaluation(script=script))
+    assert outcome.tests == {"test_calc.py::test_add": "failed", "test_calc.py::test_zero": "passed"}
 
 
 async def test_a_text_without_an_end_is_not_graded(score):
     leaving = "import os\nos.kill(os.getppid(), 9)\n" + FIXED
-    verdict = await score(REPOSITORY, {"calc.py": leaving}, evaluation=evaluation())
-    assert verdict.message.startswith("not graded: the script did not get to the tests, or not to their end")
-    assert (verdict.resolved, set(verdict.tests.values())) == (False, {"missing"})
+    outcome = await score(REPOSITORY, {"calc.py": leaving}, evaluation=evaluation())
+    assert outcome.message.startswith("not graded: the script did not get to the tests, or not to their end")
+    assert (outcome.resolved, set(outcome.tests.values())) == (False, {"missing"})
 
 
 async def test_code_of_a_row_parses_in_a_process_of_its_own(score):
@@ -88,5 +88,5 @@ def parse(log):
     print("noise that is no outcome")
     return {name: status for status, name in re.findall(r"^(PASSED|FAILED) (\\S+)", log, re.M)}
 """
-    verdict = await score(REPOSITORY, {"calc.py": FIXED}, evaluation=evaluation(parser="code", parser_code=code))
-    assert verdict.resolved, verdict
+    outcome = await score(REPOSITORY, {"calc.py": FIXED}, evaluation=evaluation(parser="code", parser_code=code))
+    assert outcome.resolved, outcome

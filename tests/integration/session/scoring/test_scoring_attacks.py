@@ -28,39 +28,39 @@ async def test_code_that_reaches_into_pytest_is_marked(run_plain, score, attack)
     plain = await run_plain({**FILES, "calc.py": code})
     assert "failed" not in plain.run.text
     assert plain.run.exit_status == 0
-    verdict = await score(FILES, {"calc.py": code}, **TESTS)
-    assert IntegritySign.PATCH_MARKED in {seen.sign for seen in verdict.integrity.seen}
+    outcome = await score(FILES, {"calc.py": code}, **TESTS)
+    assert IntegritySign.PATCH_MARKED in {seen.sign for seen in outcome.integrity.seen}
     if attack in STOP_EVERY_FAILURE:
-        assert not verdict.resolved
-        assert verdict.message.startswith("tampered: ")
+        assert not outcome.resolved
+        assert outcome.message.startswith("tampered: ")
 
 
 @pytest.mark.attack("inside")
 @pytest.mark.parametrize("attack", LEAVING)
 async def test_code_that_avoids_the_tests_gains_nothing(score, attack):
-    verdict = await score(FILES, {"calc.py": BUG + LEAVING[attack]}, **TESTS)
-    assert not verdict.resolved
-    assert verdict.score == 0
+    outcome = await score(FILES, {"calc.py": BUG + LEAVING[attack]}, **TESTS)
+    assert not outcome.resolved
+    assert outcome.score == 0
 
 
 @pytest.mark.attack("inside")
 @pytest.mark.parametrize("group", AROUND)
 async def test_files_around_the_tests_gain_nothing(score, group):
-    verdict = await score(FILES, AROUND[group], **TESTS)
-    assert not verdict.resolved
-    assert verdict.score == 0
-    assert verdict.tests == dict.fromkeys(TESTS["fail_to_pass"], "failed")
-    refused = {note.split()[2] for note in verdict.notes if note.startswith("not scored: ")}
+    outcome = await score(FILES, AROUND[group], **TESTS)
+    assert not outcome.resolved
+    assert outcome.score == 0
+    assert outcome.tests == dict.fromkeys(TESTS["fail_to_pass"], "failed")
+    refused = {note.split()[2] for note in outcome.notes if note.startswith("not scored: ")}
     assert refused == AROUND[group].keys() - {"other/tools.py"}
-    assert {seen.sign for seen in verdict.integrity.seen} == AROUND_SIGNS[group]
+    assert {seen.sign for seen in outcome.integrity.seen} == AROUND_SIGNS[group]
 
 
 @pytest.mark.attack("machinery")
 @pytest.mark.parametrize("entrypoint", ["python -m pytest -q", "true && python -m pytest -q", "true && pytest -q"])
 async def test_the_canary_runs_however_pytest_starts(score, entrypoint):
-    verdict = await score(FILES, {"calc.py": BUG + INSIDE["replaced runtest"]}, entrypoint, **TESTS)
-    assert verdict.message == "tampered: a test that must fail passed"
-    assert IntegritySign.CANARY_PASSED in {seen.sign for seen in verdict.integrity.seen}
+    outcome = await score(FILES, {"calc.py": BUG + INSIDE["replaced runtest"]}, entrypoint, **TESTS)
+    assert outcome.message == "tampered: a test that must fail passed"
+    assert IntegritySign.CANARY_PASSED in {seen.sign for seen in outcome.integrity.seen}
 
 
 async def test_the_whole_suite_cannot_be_tampered_with_either(score):
@@ -91,11 +91,11 @@ class Money:
         "unittest.TestCase.assertSame = lambda self, a, b: None\n"
         "@pytest.fixture(autouse=True)\ndef patched(monkeypatch):\n    monkeypatch.setattr('builtins.len', len)\n"
     )
-    verdict = await score({**FILES, "conftest.py": conftest}, {"calc.py": code}, **TESTS)
-    assert verdict.resolved, verdict
-    assert verdict.notes == ()
+    outcome = await score({**FILES, "conftest.py": conftest}, {"calc.py": code}, **TESTS)
+    assert outcome.resolved, outcome
+    assert outcome.notes == ()
     # Only the name of a test framework in a library is marked.
-    assert [(seen.sign, seen.construct) for seen in verdict.integrity.seen] == [
+    assert [(seen.sign, seen.construct) for seen in outcome.integrity.seen] == [
         (IntegritySign.PATCH_MARKED, "unittest.mock")
     ]
 
@@ -109,5 +109,5 @@ async def test_a_repository_that_is_a_plugin_may_have_hooks_in_changed_files(sco
         "tests/test_plugin.py": "import plugin\ndef test_it(): plugin.pytest_runtest_makereport\n",
     }
     tests = {"fail_to_pass": ("tests/test_plugin.py::test_it",)}
-    verdict = await score(files, {"plugin.py": plugin}, "python -m pytest -q -p plugin", **tests)
-    assert verdict.resolved, verdict
+    outcome = await score(files, {"plugin.py": plugin}, "python -m pytest -q -p plugin", **tests)
+    assert outcome.resolved, outcome

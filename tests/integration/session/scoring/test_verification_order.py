@@ -22,18 +22,18 @@ NAMED = {"fail_to_pass": ("test_calc.py::test_add",), "pass_to_pass": ("test_cal
 
 
 async def test_named_tests(score):
-    verdict = await score(REPOSITORY, {"calc.py": FIXED}, **NAMED)
-    assert verdict.resolved
-    assert verdict.tests == {"test_calc.py::test_add": "passed", "test_calc.py::test_zero": "passed"}
+    outcome = await score(REPOSITORY, {"calc.py": FIXED}, **NAMED)
+    assert outcome.resolved
+    assert outcome.tests == {"test_calc.py::test_add": "passed", "test_calc.py::test_zero": "passed"}
     unchanged = await score(REPOSITORY, {}, **NAMED)
     assert (unchanged.score, unchanged.max_score) == (1, 2)
 
 
 async def test_the_whole_suite_is_that_of_the_untouched_repository(score):
-    verdict = await score(REPOSITORY, {"calc.py": FIXED, "test_more.py": "def test_more(): assert 0\n"})
-    assert verdict.resolved
-    assert set(verdict.tests) == {"test_calc.py::test_add", "test_calc.py::test_zero"}
-    assert verdict.notes == ("not scored: test_more.py (tests that were added do not count)",)
+    outcome = await score(REPOSITORY, {"calc.py": FIXED, "test_more.py": "def test_more(): assert 0\n"})
+    assert outcome.resolved
+    assert set(outcome.tests) == {"test_calc.py::test_add", "test_calc.py::test_zero"}
+    assert outcome.notes == ("not scored: test_more.py (tests that were added do not count)",)
 
 
 async def test_the_suite_is_found_out_once_and_leaves_nothing_behind(score, open_verifier, tmp_path):
@@ -50,8 +50,8 @@ async def test_the_suite_is_found_out_once_and_leaves_nothing_behind(score, open
 async def test_exit_status(score):
     files = {"calc.py": BUGGY, "check.py": "import calc\nassert calc.add(1, 2) == 3\n"}
     assert not (await score(files, {}, "python check.py")).resolved
-    verdict = await score(files, {"calc.py": FIXED}, "python check.py")
-    assert (verdict.resolved, verdict.max_score) == (True, 1)
+    outcome = await score(files, {"calc.py": FIXED}, "python check.py")
+    assert (outcome.resolved, outcome.max_score) == (True, 1)
 
 
 async def test_hidden_files_and_the_test_patch_come_last(score, as_versions):
@@ -71,9 +71,9 @@ async def test_hidden_files_and_the_test_patch_come_last(score, as_versions):
 """
     hidden = as_versions({"secret.py": "EXPECTED = 3\n", "hidden/test_hidden.py": "def test_hidden(): pass\n"})
     changed = {"calc.py": FIXED, "secret.py": "raise SystemExit\n", "test_patched.py": "def test_patched(): pass\n"}
-    verdict = await score(REPOSITORY, changed, hidden_files=hidden, test_patch=patch)
-    assert verdict.resolved
-    assert {"test_patched.py::test_patched", "hidden/test_hidden.py::test_hidden"} < set(verdict.tests)
+    outcome = await score(REPOSITORY, changed, hidden_files=hidden, test_patch=patch)
+    assert outcome.resolved
+    assert {"test_patched.py::test_patched", "hidden/test_hidden.py::test_hidden"} < set(outcome.tests)
 
 
 async def test_a_test_patch_that_does_not_apply_is_the_tasks_fault(score):
@@ -90,9 +90,9 @@ async def test_build_commands_run_with_the_changes_and_before_the_tests_are_put_
         "build.py": "open('calc.py', 'w').write('def add(a, b): return ' + open('calc.in').read())\n",
         "test_calc.py": SUITE,
     }
-    verdict = await score(files, {"calc.in": "a + b"}, build_commands=("python build.py",), **NAMED)
-    assert verdict.resolved
-    assert verdict.notes == ()
+    outcome = await score(files, {"calc.in": "a + b"}, build_commands=("python build.py",), **NAMED)
+    assert outcome.resolved
+    assert outcome.notes == ()
 
 
 async def test_what_a_build_does_to_protected_files_is_undone(score):
@@ -106,7 +106,7 @@ shutil.rmtree("tests")
 os.symlink("/tmp", "tests")
 """
     files = {**REPOSITORY, "data.txt": "keep", "tests/test_kept.py": "def test_kept(): pass\n", "build.py": "\n"}
-    verdict = await score(
+    outcome = await score(
         files,
         {"build.py": evil},
         build_commands=("python build.py",),
@@ -114,23 +114,23 @@ os.symlink("/tmp", "tests")
         fail_to_pass=("test_calc.py::test_add",),
         pass_to_pass=("test_calc.py::test_zero", "tests/test_kept.py::test_kept"),
     )
-    assert verdict.tests == {
+    assert outcome.tests == {
         "test_calc.py::test_add": "failed",
         "test_calc.py::test_zero": "passed",
         "tests/test_kept.py::test_kept": "passed",
     }
-    assert verdict.notes == (
+    assert outcome.notes == (
         "put back after the build commands: data.txt, test_calc.py, tests/test_kept.py",
         "removed after the build commands: conftest.py, pytest.ini",
     )
     opened = [
-        seen for seen in verdict.integrity.seen if "runs computed text, or reads objects that hold code" in seen.detail
+        seen for seen in outcome.integrity.seen if "runs computed text, or reads objects that hold code" in seen.detail
     ]
     assert [seen.detail.partition(" (")[0] for seen in opened] == [
         "build.py:3: open('test_calc.py', 'w')",
         "build.py:5: open('conftest.py', 'w')",
     ]
-    assert [(seen.sign, seen.detail) for seen in verdict.integrity.seen if seen not in opened] == [
+    assert [(seen.sign, seen.detail) for seen in outcome.integrity.seen if seen not in opened] == [
         (IntegritySign.HOOK_PLANTED, "conftest.py"),
         (IntegritySign.HOOK_PLANTED, "pytest.ini"),
         *(
@@ -165,26 +165,26 @@ async def test_hidden_tests_that_change_after_they_are_put_back_are_tampering(op
     )
     escaped = asyncio.create_task(rewrite())
     try:
-        verdict = await score_changes(verifier, plan)
+        outcome = await score_changes(verifier, plan)
     finally:
         escaped.cancel()
-    assert (verdict.resolved, verdict.score) == (False, 0)
-    assert verdict.message.startswith("tampered: changed after they were put back: test_hidden.py")
-    assert verdict.integrity.seen == (Seen(sign=IntegritySign.TESTS_CHANGED, detail="test_hidden.py"),)
+    assert (outcome.resolved, outcome.score) == (False, 0)
+    assert outcome.message.startswith("tampered: changed after they were put back: test_hidden.py")
+    assert outcome.integrity.seen == (Seen(sign=IntegritySign.TESTS_CHANGED, detail="test_hidden.py"),)
 
 
-async def test_a_build_that_fails_is_a_verdict(score):
-    verdict = await score(REPOSITORY, {}, build_commands=("echo broken; exit 3",), **NAMED)
-    assert set(verdict.tests.values()) == {"missing"}
-    assert "status 3" in verdict.message
-    assert "broken" in verdict.message
+async def test_a_build_that_fails_counts(score):
+    outcome = await score(REPOSITORY, {}, build_commands=("echo broken; exit 3",), **NAMED)
+    assert set(outcome.tests.values()) == {"missing"}
+    assert "status 3" in outcome.message
+    assert "broken" in outcome.message
 
 
-async def test_running_out_of_time_is_a_verdict(score):
+async def test_running_out_of_time_counts(score):
     loop = "def add(a, b):\n    while a != 0: pass\n    return b\n"
-    verdict = await score(REPOSITORY, {"calc.py": loop}, timeout_seconds=1.0, **NAMED)
-    assert (verdict.score, set(verdict.tests.values())) == (0, {"missing"})
-    assert "did not end within 1 s" in verdict.message
+    outcome = await score(REPOSITORY, {"calc.py": loop}, timeout_seconds=1.0, **NAMED)
+    assert (outcome.score, set(outcome.tests.values())) == (0, {"missing"})
+    assert "did not end within 1 s" in outcome.message
 
 
 async def test_deleted_files_links_and_modes_arrive(score):
@@ -201,8 +201,8 @@ assert os.access("run", os.X_OK)
         "run": FileVersion(b"#!/bin/sh\n", 0o755),
     }
     files["check.py"] = check
-    verdict = await score(files, changed, "python check.py")
-    assert verdict.resolved, verdict.message
+    outcome = await score(files, changed, "python check.py")
+    assert outcome.resolved, outcome.message
 
 
 async def test_a_verifier_that_cannot_start_the_entrypoint_is_not_the_agents_doing(open_verifier):

@@ -10,7 +10,7 @@ from dgym.wire.assignments import AssignmentState
 
 
 @pytest.mark.parametrize("stage", [AssignmentState.PREPARING, AssignmentState.RUNNING, AssignmentState.CLOSING])
-def test_a_store_that_is_away_before_there_is_a_verdict_changes_no_stage(stage):
+def test_a_store_that_is_away_before_there_counts_changes_no_stage(stage):
     reported, metrics = [], Metrics()
     progress = AssignmentProgress(lambda stage: reported.append(stage.state), metrics, namespace="team")
     progress.enter(stage)
@@ -57,7 +57,7 @@ def test_what_the_model_keeps_waiting_is_told_while_the_agent_runs_alone():
     ]
 
 
-def test_a_verdict_that_waits_for_its_store_is_told_as_such():
+def test_an_outcome_that_waits_for_its_store_is_told_as_such():
     reported = []
     progress = AssignmentProgress(
         lambda stage: reported.append((stage.state, stage.cause)), Metrics(), namespace="team"

@@ -89,7 +89,7 @@ def test_a_later_attempt_replays_an_earlier_one_without_its_poisoned_steps():
     )
 
 
-def test_without_a_task_it_recovers_a_stored_verdict():
+def test_without_a_task_it_recovers_a_stored_outcome():
     given = build_assignment(load(EPISODE), None, **ATTEMPT, key=b"key", settings=Settings())
     assert (given.mode, given.task) == (AssignmentMode.RECOVER, {})
 

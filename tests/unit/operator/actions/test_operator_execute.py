@@ -146,7 +146,7 @@ async def test_a_pod_that_is_gone_at_its_deletion_stays_until_the_watch_shows_it
     (pod,) = cache.episode_input(episode, may_create=True).pods
     assert pod.metadata.deletion_timestamp == cache.clock.now()
 
-    ended = {"name": "sidecar", "state": {"terminated": {"exitCode": 0, "message": "the verdict"}}}
+    ended = {"name": "sidecar", "state": {"terminated": {"exitCode": 0, "message": "the outcome"}}}
     cache.pods.remove(objects.pod("fix-1", owner="fix", phase="Succeeded", containerStatuses=[ended]))
     (pod,) = cache.episode_input(episode, may_create=True).pods
-    assert pod.terminated("sidecar").message == "the verdict"
+    assert pod.terminated("sidecar").message == "the outcome"

@@ -73,10 +73,10 @@ async def test_a_disruption_that_only_the_end_of_a_pod_showed_is_remembered(hand
 async def test_the_last_message_of_a_deleted_pod_outlives_it_until_the_attempt_is_finished(handlers, objects, cache):
     episode = objects.episode("fix", attempt=1, podName="fix-1")
     cache.pods.put(objects.pod("fix-1", owner="fix"))
-    cache.pods.remove(objects.pod("fix-1", owner="fix", **last_state("the verdict")))
+    cache.pods.remove(objects.pod("fix-1", owner="fix", **last_state("the outcome")))
 
     (last,) = cache.episode_input(episode, may_create=True).pods
-    assert last.container("sidecar").state.terminated.message == "the verdict"
+    assert last.container("sidecar").state.terminated.message == "the outcome"
     assert last.metadata.deletion_timestamp is not None
 
     finished = objects.episode("fix", attempt=1)

@@ -119,7 +119,7 @@ def test_the_first_lost_agent_is_replaced_at_once_and_later_ones_ever_more_slowl
         assert agent_pod_request(seen, in_(seconds)).epoch == epoch + 1
 
 
-def test_a_cancelled_episode_still_gets_an_agent_to_store_its_verdict():
+def test_a_cancelled_episode_still_gets_an_agent_to_store_its_outcome():
     lost = AgentPodView(lost_since=ago(1))
     assert agent_pod_request(view(running(), ready_pod(), agent_pod=lost, cancel=True), NOW) is not None
 

@@ -187,7 +187,7 @@ def test_a_sidecar_that_falls_silent_is_not_waited_for_without_end():
     assert written(decide(left, in_(600 + SCORING))).ending.reason == "SandboxLost"
 
 
-def test_an_episode_with_a_verdict_has_no_clock_any_more():
+def test_an_episode_with_an_outcome_has_no_clock_any_more():
     answered = sidecar_view(ago(9000), elapsed_seconds=3600, remaining_seconds=0, ending=True, ended=True)
     seen = view(running(assigned=90_000), ready_pod(), agent_pod=active(100), sidecar=answered)
     assert backstop(seen) is None

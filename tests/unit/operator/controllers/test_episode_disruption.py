@@ -69,7 +69,7 @@ def test_a_pod_made_with_another_key_is_lost_without_fault(status, seen):
     assert "key was replaced" in the_condition(lost, "SandboxReady").message
 
 
-def test_a_verdict_comes_before_the_replaced_key():
+def test_an_outcome_comes_before_the_replaced_key():
     stored = report(AssignmentState.STORING)
     for seen in (
         *(
@@ -133,7 +133,7 @@ def test_a_pod_that_was_disrupted_and_gone_before_it_served_uses_up_its_attempt(
     assert writes(decide(due, in_(10))) == (CreatePod(name="e-2", attempt=2),)
 
 
-def test_a_verdict_that_a_disrupted_pod_left_is_the_verdict():
+def test_an_outcome_that_a_disrupted_pod_left_is_the_outcome():
     text = message(EndReason.RESOLVED, score=3, max_score=3)
     status = written(decide(view(running(disrupted_attempt=1), ended_pod(text, conditions=[TARGET])), NOW))
     assert (status.reason, status.disruptions) == ("Resolved", 0)

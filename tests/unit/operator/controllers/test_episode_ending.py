@@ -42,7 +42,7 @@ from tests.unit.operator.controllers.reconcile_builders import (
     written,
 )
 
-VERDICTS = [EndReason(reason) for reason, treatment in TREATMENTS.items() if treatment is Treatment.VERDICT]
+OUTCOMES = [EndReason(reason) for reason, treatment in TREATMENTS.items() if treatment is Treatment.COUNTED]
 FINAL = [EndReason(reason) for reason, treatment in TREATMENTS.items() if treatment is Treatment.TERMINAL]
 NEW_POD = [EndReason(reason) for reason, treatment in TREATMENTS.items() if treatment is Treatment.NEW_POD]
 
@@ -51,8 +51,8 @@ def test_every_reason_that_ends_an_episode_has_a_treatment():
     assert {reason.value for reason in EndReason} == set(TREATMENTS)
 
 
-@pytest.mark.parametrize("reason", VERDICTS)
-def test_the_sidecars_last_message_is_the_verdict(reason):
+@pytest.mark.parametrize("reason", OUTCOMES)
+def test_the_sidecars_last_message_is_the_outcome(reason):
     solves = reason is EndReason.RESOLVED
     text = message(reason, score=3 if solves else 1, max_score=3, steps=7, result_uri="s3://b/r", message="done")
 
@@ -68,8 +68,8 @@ def test_the_sidecars_last_message_is_the_verdict(reason):
     assert plan.actions[1] == Emit(type="Normal", reason=reason.value, message=plan.actions[1].message)
 
 
-@pytest.mark.parametrize("reason", [reason for reason in VERDICTS if reason is not EndReason.RESOLVED])
-def test_a_verdict_without_a_score_is_not_scored(reason):
+@pytest.mark.parametrize("reason", [reason for reason in OUTCOMES if reason is not EndReason.RESOLVED])
+def test_an_outcome_without_a_score_is_not_scored(reason):
     status = written(decide(view(running(), ended_pod(message(reason))), NOW))
     assert the_condition(status, "Resolved").reason == "NotScored"
 
@@ -105,14 +105,14 @@ FORGED = [
 
 
 @pytest.mark.parametrize("text", FORGED)
-def test_a_message_that_is_not_whole_or_of_another_attempt_is_no_verdict(text):
+def test_a_message_that_is_not_whole_or_of_another_attempt_is_not_counted(text):
     status = status_after_attempt(view(running(), ended_pod(text, at=60)))
     assert (status.reason, status.failures) == ("SandboxLost", 1)
 
 
 @pytest.mark.parametrize("liar", ["sandbox", "verifier", "install", "copy"])
 @pytest.mark.parametrize("begun", [True, False])
-def test_no_container_but_the_sidecar_has_a_verdict(liar, begun):
+def test_no_container_but_the_sidecar_has_an_outcome(liar, begun):
     written_status = ended(liar, 1, message=message())
     others = [up(name) for name in ("sandbox", "verifier") if name != liar]
     init = [written_status] if liar in ("install", "copy") else []
@@ -162,7 +162,7 @@ def test_a_report_of_an_older_assignment_does_not_count():
 
 
 @pytest.mark.parametrize("state", [AssignmentState.CLOSING, AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE])
-def test_a_verdict_that_is_being_stored_is_waited_for_whatever_clock_has_run_out(state):
+def test_an_outcome_that_is_being_stored_is_waited_for_whatever_clock_has_run_out(state):
     agent = report(state, since=90000)
     gone = decide(view(running(), ended_pod(at=600), agent_pod=agent), NOW)
     assert (gone.actions, gone.requeue_after) == ((), 5)
@@ -329,8 +329,8 @@ def test_the_cost_of_an_episode_only_grows_and_survives_its_attempts():
     first = report(AssignmentState.RUNNING, price="0.75", steps=3)
     seen = view(running(cost="0.5", assigned=120), ready_pod(), agent_pod=first)
     assert written(decide(seen, NOW)).cost == "0.75"
-    verdict = ended_pod(message(price="0.80"))
-    assert written(decide(view(running(cost="0.75"), verdict), NOW)).cost == "0.8"
+    outcome = ended_pod(message(price="0.80"))
+    assert written(decide(view(running(cost="0.75"), outcome), NOW)).cost == "0.8"
     again = status_after_attempt(view(running(cost="0.75"), ended_pod()))
     assert (again.cost, again.pod_name) == ("0.75", None)
     for nonsense in ("NaN", "-1", "1e99", "x"):

@@ -52,7 +52,7 @@ def test_the_end_of_a_lost_attempt_is_recorded_before_anything_else():
     assert disrupted.ending.cause == EndCause.DISRUPTION
 
 
-def test_a_stored_verdict_is_recovered():
+def test_a_stored_outcome_is_recovered():
     seen = recovering()
     status = seen.episode.status
     assert (status.assignment.mode, status.assignment.attempt, status.assignment.epoch) == ("recover", 1, 2)
@@ -97,7 +97,7 @@ def test_the_store_is_not_waited_for_without_end():
     assert agent_pod_request(seen, in_(900)) is None
 
 
-def test_an_agent_that_answers_may_show_a_verdict_in_its_next_report():
+def test_an_agent_that_answers_may_show_an_outcome_in_its_next_report():
     serving = report(AssignmentState.RUNNING)
     first = view(running(), agent_pod=serving, absent=frozenset({"e-1"}))
     ending = replace(first, episode=replace(first.episode, status=written(decide(first, NOW))))
@@ -134,7 +134,7 @@ def test_the_only_agent_knows_that_it_has_stored_nothing():
     assert written(decide(view(status, ended_pod(at=60), agent_pod=second), NOW)).ending is not None
 
 
-def test_a_suspended_attempt_is_closed_after_its_verdict_was_looked_for():
+def test_a_suspended_attempt_is_closed_after_its_outcome_was_looked_for():
     first = written(decide(view(running(), ready_pod(), suspend=True), NOW))
     assert (first.ending.cause, first.ending.reason, first.reason) == ("user", "Suspended", "Terminating")
     solved_late = written(decide(view(first, ended_pod(message()), suspend=True), NOW))

@@ -29,7 +29,7 @@ from tests.unit.operator.controllers.reconcile_builders import (
 )
 
 
-def test_cancelling_asks_the_sidecar_and_takes_its_verdict():
+def test_cancelling_asks_the_sidecar_and_takes_its_outcome():
     ending = written(decide(view(running(), ready_pod(), cancel=True), NOW))
     assert (ending.reason, ending.ending.cause, ending.ending.reason) == ("Terminating", "user", "Cancelled")
     plan = decide(view(ending, ready_pod(), cancel=True), NOW)

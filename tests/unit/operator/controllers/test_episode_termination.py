@@ -112,7 +112,7 @@ def test_the_sidecar_is_asked_for_its_clocks_before_its_pod_is_deleted():
 
 
 @pytest.mark.parametrize("asked", [{"suspend": True}, {"agent_pod": LOST}], ids=["suspended", "agents lost"])
-def test_a_verdict_in_the_making_is_waited_for_by_the_sidecars_word(asked):
+def test_an_outcome_in_the_making_is_waited_for_by_the_sidecars_word(asked):
     """The agent pod may not have reported yet that it closes the episode, or it may be lost since then."""
     before = running(epoch=11, assignment={"losses": 10})
     status = written(decide(view(before, ready_pod(), **asked), NOW))
@@ -171,7 +171,7 @@ def test_a_cancelled_attempt_whose_sandbox_has_died_has_nothing_to_score():
     assert decide(dead, in_(1)).actions == (DELETE,)
 
 
-def test_the_agent_of_a_cancelled_attempt_stores_its_verdict():
+def test_the_agent_of_a_cancelled_attempt_stores_its_outcome():
     serving = report(AssignmentState.RUNNING)
     status = written(decide(view(running(), ready_pod(), agent_pod=serving, cancel=True), NOW))
     ended_at = SidecarView(cancelled_since=in_(3))
@@ -192,13 +192,13 @@ def test_the_agent_of_a_cancelled_attempt_stores_its_verdict():
         assert decide(replace(seen, agent_pod=agent), in_(4)).actions == (DELETE,)
 
 
-def test_a_verdict_that_is_being_made_is_waited_for_when_the_user_cancels():
+def test_an_outcome_that_is_being_made_is_waited_for_when_the_user_cancels():
     for agent in (report(AssignmentState.CLOSING), report(AssignmentState.STORING), None):
         plan = decide(view(running(), ready_pod(), agent_pod=agent, cancel=True), NOW)
         assert not [action for action in writes(plan) if action.__class__.__name__ == "PatchStatus"]
 
 
-def test_a_cancelled_attempt_without_a_verdict_is_not_scored():
+def test_a_cancelled_attempt_without_an_outcome_is_not_scored():
     status = written(decide(view(running(), ready_pod(), cancel=True), NOW))
     silent = status_after_attempt(view(status, ended_pod(termination_text(), at=60), cancel=True))
     assert (the_condition(silent, "Finished").reason, the_condition(silent, "Resolved").reason) == (

@@ -203,7 +203,7 @@ def test_counts_say_how_each_child_ended():
     assert (status.resolved, status.unresolved, status.failed, status.pass_at_1) == (2, 1, 1, "0.6667")
     done = the_condition(status, "Finished")
     assert (done.status, done.reason, status.completion_time) == ("True", "Completed", NOW)
-    assert done.message == "2 of 3 verdicts are solved, 1 episodes failed"
+    assert done.message == "2 of 3 scored episodes are resolved, 1 episodes failed"
     assert all(is_counted(status, each) for each in children)
     assert not is_counted(EpisodeSetStatus(completed_indexes="0-1"), children[2])
 
@@ -216,7 +216,7 @@ def test_counts_say_how_each_child_ended():
         (["Resolved", "Unresolved", "Unresolved", "Unresolved"], "0.2500", 0.25),
     ],
 )
-def test_pass_at_1_is_pooled_and_equals_the_mean_over_tasks_once_all_have_verdicts(ends, pooled, mean):
+def test_pass_at_1_is_pooled_and_equals_the_mean_over_tasks_once_all_have_outcomes(ends, pooled, mean):
     children = [child(index, status=finished(reason)) for index, reason in enumerate(ends)]
 
     status = status_of(decide_set(see(episode_set("a", "b", samples=2), *children), NOW))

@@ -41,7 +41,7 @@ SHOWN = {
         {},
         "Completed",
         "Normal",
-        "1 of 1 verdicts are solved, 1 episodes failed",
+        "1 of 1 scored episodes are resolved, 1 episodes failed",
     ),
     "no tasks": (
         episode_set(task_selector=LabelSelector()),

@@ -229,7 +229,7 @@ def test_ready_means_that_the_episode_can_be_driven(renderer, make_context, cont
     assert "livenessProbe" not in sidecar, "nothing restarts it, and its end is the attempt's"
 
 
-def test_the_verdict_fits_into_the_share_of_each_container(renderer, make_context):
+def test_the_outcome_fits_into_the_share_of_each_container(renderer, make_context):
     spec = renderer.render("restricted", make_context(delivered=False))["spec"]
     share = 12 * 1024 // (len(spec["containers"]) + len(spec.get("initContainers", ())))
     assert share >= 1024
@@ -337,7 +337,7 @@ def test_the_sets_labels_are_kept(renderer, make_context):
     }
 
 
-def test_nothing_of_the_verdict_is_in_the_pod(renderer, make_context):
+def test_nothing_of_the_outcome_is_in_the_pod(renderer, make_context):
     secret = "what-only-the-verifier-may-know"
     from dgym.api import EnvVar, InlineFile, Scoring
 

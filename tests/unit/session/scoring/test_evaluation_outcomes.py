@@ -17,7 +17,7 @@ def run(outcomes, *, unread="", ended_by="exit"):
     return EntrypointResult(run=RunResult(exit_status=0, ended_by=ended_by, output=b""), report=report)
 
 
-def verdict(outcomes, /, *, unread="", ended_by="exit", **fields):
+def graded(outcomes, /, *, unread="", ended_by="exit", **fields):
     return grade(Evaluation(script=":", **fields), run(outcomes, unread=unread, ended_by=ended_by), 60.0)
 
 
@@ -34,35 +34,35 @@ def verdict(outcomes, /, *, unread="", ended_by="exit", **fields):
 )
 def test_what_repairs_and_what_keeps(outcome, repaired, kept):
     outcomes = {} if outcome is None else {"t": outcome}
-    assert verdict(outcomes, fail_to_pass=("t",)).resolved is repaired
-    assert verdict(outcomes, pass_to_pass=("t",)).resolved is kept
-    assert verdict(outcomes, pass_to_pass=("t",), rule="failOnly").resolved is (outcome != "failed")
+    assert graded(outcomes, fail_to_pass=("t",)).resolved is repaired
+    assert graded(outcomes, pass_to_pass=("t",)).resolved is kept
+    assert graded(outcomes, pass_to_pass=("t",), rule="failOnly").resolved is (outcome != "failed")
 
 
 def test_a_name_that_was_cut_off_is_found_where_all_that_begin_with_it_agree():
     both = {"t[log(a, b)]": "passed", "t[log(a, c)]": "xfailed"}
-    assert verdict(both, fail_to_pass=("t[log(a",)).resolved
-    assert verdict({**both, "t[log(a, d)]": "failed"}, fail_to_pass=("t[log(a",)).tests == {"t[log(a": "missing"}
-    assert verdict(both, fail_to_pass=("t",)).tests == {"t": "missing"}
-    assert verdict({"t[a]": "passed", "t[a]b": "passed"}, fail_to_pass=("t[a",), rule="failOnly").resolved
+    assert graded(both, fail_to_pass=("t[log(a",)).resolved
+    assert graded({**both, "t[log(a, d)]": "failed"}, fail_to_pass=("t[log(a",)).tests == {"t[log(a": "missing"}
+    assert graded(both, fail_to_pass=("t",)).tests == {"t": "missing"}
+    assert graded({"t[a]": "passed", "t[a]b": "passed"}, fail_to_pass=("t[a",), rule="failOnly").resolved
 
 
 def test_the_exact_rule_takes_no_other_outcome_and_no_other_test():
     wanted = {"a": "PASSED", "b": "FAILED"}
-    assert verdict({"a": "passed", "b": "failed"}, rule="exact", outcomes=wanted).resolved
-    assert not verdict({"a": "passed", "b": "passed"}, rule="exact", outcomes=wanted).resolved
-    more = verdict({"a": "passed", "b": "failed", "c": "passed"}, rule="exact", outcomes=wanted)
+    assert graded({"a": "passed", "b": "failed"}, rule="exact", outcomes=wanted).resolved
+    assert not graded({"a": "passed", "b": "passed"}, rule="exact", outcomes=wanted).resolved
+    more = graded({"a": "passed", "b": "failed", "c": "passed"}, rule="exact", outcomes=wanted)
     assert (more.resolved, more.score) == (False, 0)
     assert more.message == f"the text has tests that are not expected: c; {READ}"
 
 
 def test_what_is_not_graded_counts_as_unresolved_and_says_so():
-    found = verdict({}, unread="the script did not get to the tests, or not to their end", fail_to_pass=("t",))
+    found = graded({}, unread="the script did not get to the tests, or not to their end", fail_to_pass=("t",))
     assert (found.resolved, found.tests) == (False, {"t": "missing"})
     assert found.message.startswith("not graded: the script did not get to the tests")
-    late = verdict({"t": "passed"}, ended_by="timeout", fail_to_pass=("t",))
+    late = graded({"t": "passed"}, ended_by="timeout", fail_to_pass=("t",))
     assert (late.resolved, late.tests) == (False, {"t": "missing"})
-    unproven = verdict({}, unread="no sign that a test ran", pass_to_pass=("t",), rule="failOnly")
+    unproven = graded({}, unread="no sign that a test ran", pass_to_pass=("t",), rule="failOnly")
     assert not unproven.resolved
 
 
