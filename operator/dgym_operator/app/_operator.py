@@ -45,9 +45,8 @@ from dgym_operator.actions import (
 )
 from dgym_operator.app._handlers import EventHandlers
 from dgym_operator.app._health import Announcer, KeyHealth, Watchdog, serving, show_waiting
-from dgym_operator.app._metrics import Metrics, TransitionObserver, trace_episode
+from dgym_operator.app._metrics import Metrics, Snapshot, TransitionObserver, snapshot_of, trace_episode
 from dgym_operator.app._namespaces import Claims, Namespaces
-from dgym_operator.app._present import Snapshot, snapshot_of
 from dgym_operator.app._reconciler import Item, Reconciler
 from dgym_operator.app._results import ResultsApi
 from dgym_operator.cache import AgentPods, Cache, Informers

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from dgym.wire import EndReason
-from dgym_operator.app._present import END_REASONS, WAIT_REASONS
+from dgym_operator.app._metrics import END_REASONS, WAIT_REASONS
 from hack.monitoring.__main__ import outputs
 from tests.integration.monitoring.conftest import DASHBOARDS, ROOT
 from tests.integration.monitoring.expressions import TARGET_LABELS, known, labels, names, queries, rules

@@ -7,8 +7,7 @@ import pytest
 from dgym.kube import Client, ClusterAccess, Credentials, EventRecorder, SystemClock, WorkQueue
 from dgym.wire.assignments import AgentPodReport
 from dgym_operator.app._handlers import EventHandlers
-from dgym_operator.app._metrics import Metrics, TransitionObserver
-from dgym_operator.app._present import Snapshot
+from dgym_operator.app._metrics import Metrics, Snapshot, TransitionObserver
 from dgym_operator.cache import AgentPods, Cache
 from dgym_operator.chart_values import Limits, NamespacePolicies, NamespacePolicy
 from dgym_operator.controllers import Policy

@@ -6,8 +6,7 @@ import pytest
 from dgym.kube import ClusterAccess, Credentials, SystemClock
 from dgym_operator.app import Operator
 from dgym_operator.app._health import Watchdog, serving
-from dgym_operator.app._metrics import Metrics
-from dgym_operator.app._present import Snapshot
+from dgym_operator.app._metrics import Metrics, Snapshot
 from dgym_operator.settings import Settings
 
 

@@ -7,13 +7,15 @@ import pytest
 
 from dgym.kube import ChangeSource, ClusterAccess, Credentials, ObjectChange, SystemClock, WorkQueue
 from dgym_operator.app import Operator
-from dgym_operator.app._metrics import Metrics, TransitionObserver, stage_times
-from dgym_operator.app._present import (
+from dgym_operator.app._metrics import (
+    Metrics,
     Snapshot,
+    TransitionObserver,
     count_episodes,
     count_set_arm_episodes,
     count_set_episodes,
     count_sets,
+    stage_times,
 )
 from dgym_operator.settings import Settings
 

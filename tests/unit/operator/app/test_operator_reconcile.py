@@ -12,8 +12,7 @@ from dgym.wire.assignments import AgentPodReport
 from dgym_operator.actions import ApiReader, EpisodeExecutor, ProgressBudget, SetExecutor, Writes
 from dgym_operator.app._handlers import EventHandlers
 from dgym_operator.app._health import Watchdog
-from dgym_operator.app._metrics import Metrics, TransitionObserver
-from dgym_operator.app._present import Snapshot
+from dgym_operator.app._metrics import Metrics, Snapshot, TransitionObserver
 from dgym_operator.app._reconciler import Item, Kind, Reconciler
 from dgym_operator.chart_values import NamespacePolicies
 from dgym_operator.dispatch import Dispatcher

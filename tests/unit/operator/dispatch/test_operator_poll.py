@@ -14,8 +14,7 @@ from dgym.kube import SystemClock, WorkQueue
 from dgym.wire.client import PodTransport
 from dgym_operator.actions import ApiReader
 from dgym_operator.app._health import Announcer, KeyHealth
-from dgym_operator.app._metrics import Metrics
-from dgym_operator.app._present import Snapshot
+from dgym_operator.app._metrics import Metrics, Snapshot
 from dgym_operator.cache import AgentPods, Cache
 from dgym_operator.calls import AgentPodClient
 from dgym_operator.chart_values import NamespacePolicies
