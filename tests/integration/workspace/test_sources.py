@@ -15,7 +15,7 @@ import pytest
 
 from dgym.api import ArchiveSource, ConfigMapSource, GitSource, InlineFile, SourceSpec
 from dgym.errors import SourceFailed
-from dgym.workspace.sources import _archive as source_archive
+from dgym.workspace.sources import _fetch as source_archive
 from dgym.workspace.sources import _git as source_git
 from dgym.workspace.sources import _tree as source_tree
 from dgym.workspace.sources import last_tag, pack_source
