@@ -7,13 +7,13 @@ from dgym.cli.app import LazyGroup
 _MODULES = {
     "estimate": "benchmark.estimating",
     "health": "benchmark.health",
-    "import": "benchmark.library",
-    "list": "benchmark.library",
+    "import": "benchmark.running",
+    "list": "benchmark.running",
     "predictions": "benchmark.running",
     "render": "benchmark.running",
     "run": "benchmark.running",
-    "show": "benchmark.library",
-    "verify": "benchmark.library",
+    "show": "benchmark.running",
+    "verify": "benchmark.running",
 }
 
 
