@@ -1,7 +1,6 @@
 """Applies plans. Only this package writes to the API server."""
 
-from dgym_operator.actions._episodes import EpisodeExecutor
-from dgym_operator.actions._episodesets import SetExecutor
+from dgym_operator.actions._episodes import EpisodeExecutor, SetExecutor
 from dgym_operator.actions._networkpolicy import NetworkPolicies
 from dgym_operator.actions._pods import PodMaker, PoolClaims, PoolExecutor
 from dgym_operator.actions._reader import ApiReader, Unmet
