@@ -6,12 +6,15 @@ each to a ``Row``. All other code is shared by the adapters.
 
 from dgym.benchmarks.datasets._adapter import (
     Adapter,
+    Checkouts,
     Fields,
     ImageNames,
     Row,
     RowError,
     adapter_names,
     load_adapter,
+    make_set,
+    make_tasks,
     select,
 )
 from dgym.benchmarks.datasets._library import (
@@ -28,7 +31,6 @@ from dgym.benchmarks.datasets._library import (
     open_imported,
     read_health,
 )
-from dgym.benchmarks.datasets._tasks import Checkouts, make_set, make_tasks
 from dgym.benchmarks.datasets.swebench import (
     command_between_markers,
     names_test_files,

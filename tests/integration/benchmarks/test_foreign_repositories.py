@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dgym.benchmarks.datasets._tasks import Checkouts
+from dgym.benchmarks.datasets._adapter import Checkouts
 from dgym.errors import ManifestError
 
 

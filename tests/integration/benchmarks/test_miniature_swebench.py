@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from dgym.api import load
 from dgym.benchmarks.datasets import TaskHealth, add_health
-from dgym.benchmarks.datasets._tasks import NO_FUTURE
+from dgym.benchmarks.datasets._adapter import NO_FUTURE
 from dgym.cli.app import cli
 from dgym.env import AsyncRepoEnv
 from tests.support.bare_python import bare_python
