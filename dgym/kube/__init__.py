@@ -4,7 +4,6 @@ The package contains the names of dgym's custom resources, but not the logic of 
 number generator are arguments, so that tests control them. Every wait has a time limit.
 """
 
-from dgym.kube._auth import SERVICE_ACCOUNT, AccessError, ClusterAccess, Credentials, load_access
 from dgym.kube._client import Client, PortForward
 from dgym.kube._events import EventRecorder, EventType
 from dgym.kube._informer import ChangeSource, InformerStore, ObjectChange, Reflector, WatchSettings
@@ -45,7 +44,16 @@ from dgym.kube._resources import (
     key_of,
 )
 from dgym.kube._throttle import Backoff, Clock, Priority, SystemClock, TokenBucket
-from dgym.kube._transport import ApiRequest, ApiResponse, Transport
+from dgym.kube._transport import (
+    SERVICE_ACCOUNT,
+    AccessError,
+    ApiRequest,
+    ApiResponse,
+    ClusterAccess,
+    Credentials,
+    Transport,
+    load_access,
+)
 
 __all__ = [
     "CONFIG_MAPS",

@@ -13,7 +13,6 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from dgym.decoding import DECODE_ERRORS
-from dgym.kube._auth import ClusterAccess
 from dgym.kube._resources import (
     PODS,
     ApiError,
@@ -28,7 +27,7 @@ from dgym.kube._resources import (
     UnreadableAnswer,
 )
 from dgym.kube._throttle import Clock, CreateOutcome, Priority, SlowStart, TokenBucket
-from dgym.kube._transport import ApiRequest, ApiResponse, Observe, Socket, Stream, Transport
+from dgym.kube._transport import ApiRequest, ApiResponse, ClusterAccess, Observe, Socket, Stream, Transport
 
 V = TypeVar("V")
 PAGE_SIZE = 500

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dgym.kube import AccessError, load_access
-from dgym.kube._auth import RefreshedCredentials, TokenFile
+from dgym.kube._transport import RefreshedCredentials, TokenFile
 from tests.fakes.kube_clocks import ManualClock
 
 WriteConfig = Callable[..., Path]
