@@ -17,8 +17,18 @@ from typing import Any
 import msgspec
 
 from dgym.sandbox.local import requirement_name
-from dgym.survey._automation import is_of_checks, python_answers, read_automation, setup_arguments
-from dgym.survey._files import Survey, read_ini, read_text, read_toml, strings, table
+from dgym.survey._files import (
+    Survey,
+    is_of_checks,
+    python_answers,
+    read_automation,
+    read_ini,
+    read_text,
+    read_toml,
+    setup_arguments,
+    strings,
+    table,
+)
 
 NAMES = ("test", "tests", "testing", "dev")
 """Names of extras and dependency groups for tests. The first that exists is used."""

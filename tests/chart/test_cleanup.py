@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from dgym.kube._auth import load_access
 from dgym.kube._client import Client
 from dgym.kube._throttle import SystemClock
+from dgym.kube._transport import load_access
 from dgym_operator.actions._networkpolicy import sandbox_policy
 from dgym_operator.cleanup import TEST_LABELS, Cleanup
 from dgym_operator.objects import OPERATOR_LABELS, SANDBOX_LABELS
