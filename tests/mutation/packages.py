@@ -14,6 +14,7 @@ PACKAGES = {
     "dgym/session": (
         "tests/unit/session",
         "tests/integration/session/test_session.py",
+        "tests/integration/session --ignore tests/integration/session/test_session.py",
     ),
     "dgym/runner/scoring": (
         "tests/unit/session/scoring tests/unit/benchmarks/test_conformance.py",

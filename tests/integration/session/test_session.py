@@ -271,7 +271,9 @@ async def test_a_call_after_the_end_is_no_step(open_session):
     session = await open_session()
     await session.step(1, "bash true")
     result = await session.finish(EndReason.DEADLINE_EXCEEDED)
-    assert "Not executed" in (await session.step(2, "bash true")).text
+    refused, looked = await session.step(2, "bash true"), await session.peek("view calc.py")
+    assert "Not executed" in refused.text
+    assert (looked.text, refused.ok, looked.ok) == ("The episode has ended.", False, False)
     assert session.steps == result.steps == 1
 
 
