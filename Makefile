@@ -53,6 +53,8 @@ demo: $(STAMP) ## run ten real debugging episodes on this machine
 	  "$(BIN)/dgym tools pdb"
 
 PYTEST = -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
+# The long suites end with their slowest tests.
+SLOWEST = --durations=15 --durations-min=5
 
 ALL = not matrix and not monitoring and not browser
 
@@ -65,7 +67,7 @@ test: $(STAMP) ## unit and integration tests, no cluster and no binaries
 test-all: $(STAMP) ## make test with long tests, variations and those of make binaries; fails below 90 % of the lines
 	@hack/system-packages
 	@$(BIN)/coverage erase
-	@COVERAGE_FILE=$(abspath .coverage) $(BIN)/coverage run $(PYTEST) --hypothesis-profile thorough -m "$(ALL)"
+	@COVERAGE_FILE=$(abspath .coverage) $(BIN)/coverage run $(PYTEST) $(SLOWEST) --hypothesis-profile thorough -m "$(ALL)"
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report --fail-under=90
 
@@ -139,11 +141,11 @@ e2e: e2e-containers e2e-cluster ## episodes in real containers and on a real clu
 .PHONY: e2e-containers
 e2e-containers: $(STAMP) ## episodes in real containers, every attack on the score; installs podman if root on Debian
 	@hack/system-packages containers
-	@hack/images $(BIN)/python $(PYTEST) tests/e2e/podman tests/e2e/unisolated
+	@hack/images $(BIN)/python $(PYTEST) $(SLOWEST) tests/e2e/podman tests/e2e/unisolated
 
 .PHONY: e2e-cluster
 e2e-cluster: $(STAMP) ## episodes on a real cluster: E2E_CLUSTER=existing and KUBECONFIG, else kind, else hack/cluster
-	@hack/e2e $(BIN)/python -m tests.e2e.cluster -q -n 3 --dist loadfile
+	@hack/e2e $(BIN)/python -m tests.e2e.cluster -q -n 3 --dist loadfile $(SLOWEST)
 
 .PHONY: e2e-faults
 e2e-faults: $(STAMP) ## faults at every moment of an episode, and a soak: RUNS=3, SOAK_SEED=, E2E_FAULTS=sample; docs/faults.md
