@@ -80,6 +80,8 @@ class SourceHosts:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise SourceFailed(f"{where}: {host}: {error.strerror or error}") from None
+        except UnicodeError as error:
+            raise SourceFailed(f"{where}: {host} is not the name of a host: {error}") from None
         addresses = [str(entry[4][0]) for entry in found]
         for address in addresses:
             check_public(address, f"{where}: {host}")
@@ -177,8 +179,15 @@ _CHUNK = 1024 * 1024
 
 
 def shown_url(url: str) -> str:
-    """The URL without user name and password, for messages and logs."""
-    parts = urlsplit(url)
+    """The URL without user name and password, for messages and logs.
+
+    Raises:
+        SourceFailed: The text is not a URL.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise SourceFailed(f"source: its URL is not valid: {error}") from None
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
@@ -202,6 +211,9 @@ def download(archive: ArchiveSource, target: Path, cancellation: Cancellation, h
         except (OSError, HTTPException) as error:
             if not left:
                 raise SourceFailed(f"{where}: {error}") from None
+        except ValueError as error:
+            # The URL or the URL of a redirect is not valid, for example because of the length of a host name.
+            raise SourceFailed(f"{where}: {error}") from None
         cancellation.pause(_PAUSE_SECONDS)
     digest = file_digest(target)
     if digest != archive.sha256:

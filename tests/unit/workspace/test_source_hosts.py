@@ -46,6 +46,12 @@ def test_other_hosts(listed, url):
         SourceHosts.parse(listed).check(url, "source")
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_a_host_that_cannot_have_an_address(host):
+    with pytest.raises(SourceFailed, match="is not the name of a host"):
+        SourceHosts.parse("*").resolve(f"https://{host}/x", "source")
+
+
 def test_a_pattern_does_not_lead_into_the_cluster():
     with pytest.raises(SourceFailed, match="private address"):
         SourceHosts.parse("*").resolve("http://127.0.0.1/x", "source")

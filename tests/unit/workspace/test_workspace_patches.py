@@ -170,6 +170,7 @@ def test_paths_of_a_patch():
         ("--- /dev/null\n+++ b/nul\0\n@@ -0,0 +1 @@\n+x\n", "NUL"),
         ('--- /dev/null\n+++ "b/open\n@@ -0,0 +1 @@\n+x\n', "not closed"),
         ('--- /dev/null\n+++ "b/\\q"\n@@ -0,0 +1 @@\n+x\n', "unknown escape"),
+        ('--- /dev/null\n+++ "b/\\401"\n@@ -0,0 +1 @@\n+x\n', "unknown escape"),
         ('--- /dev/null\n+++ "b/x" y\n@@ -0,0 +1 @@\n+x\n', "follows the path"),
         ("diff --git a/bin b/bin\nindex 1..2 100644\nBinary files a/bin and b/bin differ\n", "git diff --binary"),
         ("diff --git a/bin b/bin\nindex 1..2 100644\nGIT binary patch\nnonsense\n", "'literal' or 'delta'"),
