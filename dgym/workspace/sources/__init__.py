@@ -7,7 +7,7 @@ from dgym.workspace.sources._fetch import SourceHosts
 from dgym.workspace.sources._tree import RESULTS_MARKER, forget_members, walk_repository
 
 if TYPE_CHECKING:
-    from dgym.workspace.sources._fetch import shown_url
+    from dgym.workspace.sources._archive import shown_url
     from dgym.workspace.sources._pack import SourceCache, extract, last_tag, pack_source, unpack_archive
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "dgym.workspace.sources._fetch": ("shown_url",),
+        "dgym.workspace.sources._archive": ("shown_url",),
         "dgym.workspace.sources._pack": ("SourceCache", "extract", "last_tag", "pack_source", "unpack_archive"),
     },
 )

@@ -27,7 +27,8 @@ import msgspec
 from dgym.api import GitSource, SourceSpec
 from dgym.errors import SourceFailed
 from dgym.locks import try_acquire
-from dgym.workspace.sources._fetch import ANY_HOST, Cancellation, SourceHosts, download, shown_url
+from dgym.workspace.sources._archive import download, shown_url
+from dgym.workspace.sources._fetch import ANY_HOST, Cancellation, SourceHosts
 from dgym.workspace.sources._git import GitFetch
 from dgym.workspace.sources._tree import (
     SIZE_LIMIT,

@@ -15,6 +15,7 @@ import pytest
 
 from dgym.api import ArchiveSource, ConfigMapSource, GitSource, InlineFile, SourceSpec
 from dgym.errors import SourceFailed
+from dgym.workspace.sources import _archive as source_archive
 from dgym.workspace.sources import _fetch as source_fetch
 from dgym.workspace.sources import _git as source_git
 from dgym.workspace.sources import _tree as source_tree
@@ -298,13 +299,13 @@ async def test_only_http_is_fetched(pack, web, tmp_path):
 )
 @pytest.mark.parametrize("hosts", ["", "*, 127.0.0.1"], ids=["laptop", "cluster"])
 def test_an_invalid_address_is_a_failure_of_the_source(web, monkeypatch, tmp_path, hosts, address):
-    monkeypatch.setattr(source_fetch, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(source_archive, "_PAUSE_SECONDS", 0.0)
     (web.root / "location").write_text(address)
     allowed = source_fetch.SourceHosts.parse(hosts) if hosts else source_fetch.ANY_HOST
     for url in (address, f"{web.url}/elsewhere"):
         source = ArchiveSource(url=url, sha256="0" * 64)
         with pytest.raises(SourceFailed, match=r"^source"):
-            source_fetch.download(source, tmp_path / "x", source_fetch.Cancellation(), allowed)
+            source_archive.download(source, tmp_path / "x", source_fetch.Cancellation(), allowed)
 
 
 async def test_an_invalid_address_of_git_is_a_failure_of_the_source(pack):
@@ -328,7 +329,7 @@ async def test_a_missing_archive_is_asked_for_once_and_credentials_are_not_shown
 
 
 async def test_a_failing_server_is_asked_again(pack, web, monkeypatch):
-    monkeypatch.setattr(source_fetch, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(source_archive, "_PAUSE_SECONDS", 0.0)
     with pytest.raises(SourceFailed, match="503"):
         await pack(archive=ArchiveSource(url=f"{web.url}/broken", sha256="0" * 64))
     assert web.requests == ["/broken"] * 3
