@@ -3,12 +3,15 @@
 import json
 from typing import Any
 
+from tests.e2e.cluster.support import Kubectl, unique, until
 from tests.support.calc import BUGGY, SOLUTION
 
 TEST = "from calc import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n"
 FILES = {"calc.py": BUGGY, "test_calc.py": TEST}
 REPAIR = {"tool": "rewrite", "arguments": {"path": "calc.py", "start": 2, "end": 2, "new_code": "    return a + b"}}
 SUBMIT = {"tool": "submit", "arguments": {}}
+STEPS = 24
+"""Steps of an episode that counts, unless a test asks for another number."""
 
 
 def inline_source() -> dict[str, Any]:
@@ -71,3 +74,21 @@ def counting(steps: int, *, seconds: float = 0.5) -> dict[str, Any]:
 def episode_set(name: str, **spec: Any) -> dict[str, Any]:
     """An EpisodeSet."""
     return {"apiVersion": "dgym.dev/v1alpha1", "kind": "EpisodeSet", "metadata": {"name": name}, "spec": spec}
+
+
+def begin(kubectl: Kubectl, steps: int = STEPS, **spec: Any) -> str:
+    """Start an episode that counts. Returns its name when it has executed some of its steps."""
+    name = unique("counted")
+    kubectl.apply(episode(name, agent=counting(steps), task=task_spec(inline_source()), **spec))
+    kubectl.reason(name, "Running")
+    until(lambda: counted(kubectl, name) >= 3, what="some steps", seconds=60)
+    return name
+
+
+def counted(kubectl: Kubectl, name: str) -> int:
+    """Number of lines that the steps have written."""
+    pod = kubectl.status(name)["podName"]
+    output = kubectl(
+        "exec", pod, "-c", "sandbox", "--", "sh", "-c", "wc -l < /workspace/counter.txt", check=False
+    ).strip()
+    return int(output) if output.isdecimal() else 0

@@ -7,12 +7,11 @@ import json
 
 import pytest
 
-from tests.e2e.cluster.episodes import counting, episode, inline_source, replay, task_spec
+from tests.e2e.cluster.episodes import STEPS, begin, episode, inline_source, replay, task_spec
 from tests.e2e.cluster.release import installed
 from tests.e2e.cluster.support import new_namespace, run, unique, until
 from tests.e2e.programs import EXPECTED, PROGRAMS, Outcome, calls, task
 
-STEPS = 24
 OPERATOR = "app.kubernetes.io/name=dgym,app.kubernetes.io/component=operator"
 AGENT = "app.kubernetes.io/name=dgym,app.kubernetes.io/component=agent"
 
@@ -29,24 +28,6 @@ def release(watched):
     """A release with two agent pods, so that the second can take over from the first."""
     with installed("faults", watch=watched.namespace, agents=2) as release:
         yield release
-
-
-def begin(kubectl, steps=STEPS, **spec):
-    """Start an episode. Returns its name when it has executed some of its steps."""
-    name = unique("counted")
-    kubectl.apply(episode(name, agent=counting(steps), task=task_spec(inline_source()), **spec))
-    kubectl.reason(name, "Running")
-    until(lambda: counted(kubectl, name) >= 3, what="some steps", seconds=60)
-    return name
-
-
-def counted(kubectl, name):
-    """Number of lines that the steps have written."""
-    pod = kubectl.status(name)["podName"]
-    output = kubectl(
-        "exec", pod, "-c", "sandbox", "--", "sh", "-c", "wc -l < /workspace/counter.txt", check=False
-    ).strip()
-    return int(output) if output.isdecimal() else 0
 
 
 def check_each_step_once(release, kubectl, name, tmp_path, steps=STEPS, attempt=1):
@@ -169,19 +150,6 @@ def test_an_upgrade_in_the_middle(release, watched, tmp_path):
     name = begin(watched)
     release.upgrade({"operator": {"logLevel": "DEBUG"}, "agents": {"podAnnotations": {"rolled": "yes"}}})
     check_each_step_once(release, watched, name, tmp_path)
-
-
-def test_an_uninstallation_in_the_middle():
-    """Only the CRDs are left, and both namespaces can be deleted."""
-    with new_namespace("e2e-abandoned") as kubectl:
-        with installed("abandoned", watch=kubectl.namespace, agents=1):
-            name = begin(kubectl, steps=200)
-        left = run("kubectl", "get", "clusterroles,clusterrolebindings", "-o", "name")
-        assert "abandoned" not in left
-        assert kubectl.items("networkpolicies") == []
-        assert kubectl.get("episode", name) is not None
-        assert not kubectl.items("pods")
-    assert not run("kubectl", "get", "namespace", kubectl.namespace, "--ignore-not-found").strip()
 
 
 @pytest.fixture
