@@ -16,6 +16,7 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.client import HTTPException, InvalidURL
 from pathlib import Path
 from typing import Any, Literal
 
@@ -260,9 +261,12 @@ def fetch(source: str, revision: str | None, scratch: Path, progress: Progress) 
     Raises:
         ManifestError: The source cannot be fetched, or ``revision`` is not a full commit id.
     """
-    if revision is not None:
-        return _checked_out(source, revision, scratch / "repository", progress)
-    return _downloaded(source, progress) if "://" in source else Path(source)
+    try:
+        if revision is not None:
+            return _checked_out(source, revision, scratch / "repository", progress)
+        return _downloaded(source, progress) if "://" in source else Path(source)
+    except SourceFailed as error:
+        raise ManifestError(str(error)) from None
 
 
 def named(source: str, revision: str | None) -> str:
@@ -300,19 +304,17 @@ def _checked_out(url: str, revision: str, directory: Path, progress: Progress) -
         raise ManifestError(f"--revision {revision}: give a full commit id: what a name means may change")
     progress(f"commit {revision[:12]} of {shown_url(url)}")
     git = SourceSpec(git=GitSource(url=url, revision=revision))
-    try:
-        packed = asyncio.run(pack_source(git, base=Path.cwd(), cache=cache_directory() / "sources"))
-        directory.mkdir()
-        extract(packed, directory)
-    except SourceFailed as error:
-        raise ManifestError(str(error)) from None
+    packed = asyncio.run(pack_source(git, base=Path.cwd(), cache=cache_directory() / "sources"))
+    directory.mkdir()
+    extract(packed, directory)
     return directory
 
 
 def _downloaded(url: str, progress: Progress) -> Path:
     """Download ``url`` to the cache and return the file. An interrupted download is continued."""
+    shown = shown_url(url)
     if not url.startswith(("https://", "http://")):
-        raise ManifestError(f"{shown_url(url)}: only http and https addresses are fetched")
+        raise ManifestError(f"{shown}: only http and https addresses are fetched")
     target = cache_directory() / "downloads" / hashlib.sha256(url.encode()).hexdigest()
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(".part")
@@ -329,15 +331,15 @@ def _downloaded(url: str, progress: Progress) -> Path:
                     progress(f"{file.tell() / 1e6:,.0f} MB of {total / 1e6:,.0f}" if total else f"{file.tell()} bytes")
     except urllib.error.HTTPError as error:
         if error.code != 416:
-            raise ManifestError(f"{shown_url(url)}: the server answers {error.code} {error.reason}") from None
+            raise ManifestError(f"{shown}: the server answers {error.code} {error.reason}") from None
         total = start
-    except OSError as error:
-        raise ManifestError(
-            f"{shown_url(url)}: {error}; the same command continues where this command stopped"
-        ) from None
+    except (ValueError, InvalidURL) as error:
+        raise ManifestError(f"{shown}: the URL, or the URL of a redirect, is not valid: {error}") from None
+    except (OSError, HTTPException) as error:
+        raise ManifestError(f"{shown}: {error}; the same command continues where this command stopped") from None
     if total is not None and part.stat().st_size != total:
         raise ManifestError(
-            f"{shown_url(url)}: ended after {part.stat().st_size} of {total} bytes; the same command continues there"
+            f"{shown}: ended after {part.stat().st_size} of {total} bytes; the same command continues there"
         )
     return part.replace(target)
 

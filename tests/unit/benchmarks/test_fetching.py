@@ -3,6 +3,7 @@
 import functools
 import http.server
 import json
+import re
 import shutil
 import subprocess
 import threading
@@ -38,6 +39,19 @@ def test_a_damaged_archive_and_one_without_exercises_are_refused(import_exercise
     done = import_exercises(archive)
     assert done.exit_code == 2
     assert "other-things.tar.gz" in done.output
+
+
+@pytest.mark.parametrize("url", ["http://a..b/x", "http://[::1/x", "http://127.0.0.1:port/x", "http://a b/x"])
+def test_an_invalid_url_is_refused(import_exercises, url):
+    done = import_exercises(url)
+    assert done.exit_code == 2
+    assert re.search(r"^Error: .*\bURL\b.* is not valid", done.output)
+
+
+def test_an_invalid_url_of_a_git_repository_is_refused(import_exercises):
+    done = import_exercises("http://[::1/x", "--revision", "0" * 40)
+    assert done.exit_code == 2
+    assert done.output == "Error: source: its URL is not valid: Invalid IPv6 URL\n"
 
 
 @pytest.fixture
