@@ -7,13 +7,13 @@ from dgym.cli.app import LazyGroup
 _MODULES = {
     "estimate": "benchmark.estimating",
     "health": "benchmark.health",
-    "import": "benchmark.running",
-    "list": "benchmark.running",
-    "predictions": "benchmark.running",
-    "render": "benchmark.running",
-    "run": "benchmark.running",
-    "show": "benchmark.running",
-    "verify": "benchmark.running",
+    "import": "benchmark.commands",
+    "list": "benchmark.commands",
+    "predictions": "benchmark.commands",
+    "render": "benchmark.commands",
+    "run": "benchmark.commands",
+    "show": "benchmark.commands",
+    "verify": "benchmark.commands",
 }
 
 
