@@ -99,7 +99,7 @@ class EpisodeEntry(msgspec.Struct, frozen=True, kw_only=True):
     def kind(self) -> str:
         """The category of the episode.
 
-        ``resolved``, ``unresolved`` (counts for the agent too), ``failed``, ``running`` or
+        ``resolved``, ``unresolved`` (counted, but not resolved), ``failed``, ``running`` or
         ``waiting``.
         """
         if self.row is None:

@@ -25,10 +25,13 @@ from dgym.workspace.patches._write import FileVersion, split_on_newline, unquote
 DATA_LIMIT = 256 * 1024**2
 """Maximum number of bytes that one binary file may unpack to. A delta of a few bytes can request any length."""
 
+Read = Callable[[str], FileVersion | None]
+
+_SYMLINK_MODE = 0o120000
 _HUNK = re.compile(rb"@@ -(\d{1,15})(?:,(\d{1,15}))? \+(\d{1,15})(?:,(\d{1,15}))? @@")
 _BINARY = re.compile(rb"(literal|delta) (\d{1,15})\n")
 _INDEX = re.compile(rb"index ([0-9a-f]+)\.\.([0-9a-f]+)(?: (\d+))?\n")
-_MODES = {b"100644": 0o644, b"100664": 0o664, b"100755": 0o755, b"120000": 0o120000}
+_MODES = {b"100644": 0o644, b"100664": 0o664, b"100755": 0o755, b"120000": _SYMLINK_MODE}
 _BEGINNINGS = (b"diff ", b"--- ", b"Index: ", b"====", b"From ", b"Only in ")
 
 
@@ -342,13 +345,6 @@ class _Parser:
         if not 0 < size <= len(data) < size + 4:
             self._fail("this is not a line of binary data", file=patch.name)
         return data[:size]
-
-
-__all__ = ["PatchError", "apply_patch", "patched_paths"]
-
-Read = Callable[[str], FileVersion | None]
-
-_SYMLINK_MODE = 0o120000
 
 
 def patched_paths(patch: bytes | str) -> list[str]:

@@ -76,6 +76,7 @@ _log = logging.getLogger(__name__)
 DEFER_SECONDS = 2.0
 _BLOCKED_SECONDS = 1.0
 _LONGEST_BLOCKED = timedelta(seconds=120)
+_LARGEST_BATCH = 32
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -102,7 +103,7 @@ class EpisodeExecutor:
 
         Raises:
             ApiError: An action failed. Later actions were not applied.
-            NotLeading: This replica is no longer the leader. Later actions were not applied.
+            NotLeading: This replica has lost its Lease. Later actions were not applied.
         """
         for action in plan.actions:
             wait, episode = await self._act(episode, action)
@@ -283,9 +284,6 @@ def _priority(action: PatchStatus) -> Priority:
     return Priority.OUTCOME if is_true(action.status.conditions, ConditionType.FINISHED) else Priority.UPDATE
 
 
-_LARGEST_BATCH = 32
-
-
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SetExecutor:
     """Writes EpisodeSets, their lists of tasks, their children and their SandboxPools."""
@@ -298,15 +296,7 @@ class SetExecutor:
     """Patterns of the set's annotations that are copied to its Episodes."""
 
     async def apply(self, episode_set: EpisodeSetView, plan: Plan) -> float | None:
-        """Apply the plan.
-
-        Returns:
-            Seconds after which to requeue. None: on the next change.
-
-        Raises:
-            ApiError: An action failed. Later actions were not applied.
-            NotLeading: This replica is no longer the leader. Later actions were not applied.
-        """
+        """Apply the plan, as ``EpisodeExecutor.apply`` does. The children are created last."""
         creations: list[CreateEpisode] = []
         pools: list[CreatePool | PatchPool | DeletePool] = []
         for action in plan.actions:
@@ -346,11 +336,9 @@ class SetExecutor:
         return plan.requeue_after
 
     async def _create_all(self, episode_set: EpisodeSetView, creations: Sequence[CreateEpisode]) -> None:
-        """Create the children in batches. The first batch has one child, and each further one twice as many.
+        """Create the children in batches. The first batch has one child, and each further batch twice as many.
 
-        Raises:
-            ApiError: A child was not created. Later batches were not tried.
-            NotLeading: This replica is no longer the leader. Later batches were not tried.
+        The first error is raised after its batch. Later batches are not tried.
         """
         for batch in _batches(creations):
             ends = await asyncio.gather(

@@ -426,7 +426,7 @@ class PoolExecutor:
 
         Raises:
             ApiError: An action failed. Later actions were not applied.
-            NotLeading: This replica is no longer the leader. Later actions were not applied.
+            NotLeading: This replica has lost its Lease. Later actions were not applied.
         """
         for action in plan.actions:
             await self._act(pool, action)

@@ -427,7 +427,6 @@ _POLICIES_RESTORED = CATALOGUE.counter(
     "dgym_operator_network_policies_restored_total",
     "NetworkPolicies of sandboxes that somebody had deleted or changed, and that were restored.",
 )
-_COUNTED = frozenset(reason.value for reason in EndReason if reason.is_counted)
 
 
 class Metrics:
@@ -577,7 +576,7 @@ def stage_times(episode: EpisodeView) -> list[tuple[str, datetime, datetime]]:
 def _outcome(episode: EpisodeView) -> str:
     if is_true(episode.status.conditions, ConditionType.RESOLVED):
         return "resolved"
-    return "unresolved" if episode.status.reason in _COUNTED else "failed"
+    return "unresolved" if TREATMENTS.get(episode.status.reason) is Treatment.COUNTED else "failed"
 
 
 def trace_episode(tracer: Tracer, episode: EpisodeView) -> None:

@@ -149,12 +149,12 @@ async def play(changes, kind, *, evaluate=False, options=None, **spec):
 
 
 async def withstand(attack, kind, **more):
-    """Play the attack: it must deceive a plain run where it says so, and the outcome only with a mark."""
+    """Play the attack. It must deceive a plain run if ``deceives`` is set, and scoring only with an integrity mark."""
     check_withstood(attack, await play(attack.changes, kind, evaluate=attack.deceives, **attack.task, **more))
 
 
 def check_withstood(attack, played):
-    """The attack has deceived a plain run where it says so, and the outcome only with a mark."""
+    """The attack has deceived a plain run if ``deceives`` is set, and scoring only with an integrity mark."""
     assert played.deceived or not attack.deceives, played.output
     check_not_resolved(attack, played.result)
 

@@ -79,7 +79,7 @@ def test_an_episode_that_finishes_is_counted_with_its_outcome_and_its_stages(met
         assert sample(metrics, "dgym_episode_stage_seconds_sum", episode_namespace="", stage=stage) == seconds
 
 
-def test_a_failure_is_not_counted_and_a_reason_that_is_not_known_is_other(metrics, finish):
+def test_failures_are_apart_and_a_reason_that_is_not_known_is_other(metrics, finish):
     finish(finished("SandboxLost", "False"))
     finish(finished("Invented", "False"))
     finish(finished("Unresolved", "False"))

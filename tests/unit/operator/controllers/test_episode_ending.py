@@ -105,7 +105,7 @@ FORGED = [
 
 
 @pytest.mark.parametrize("text", FORGED)
-def test_a_message_that_is_not_whole_or_of_another_attempt_is_not_counted(text):
+def test_a_message_that_is_not_whole_or_of_another_attempt_is_not_an_outcome(text):
     status = status_after_attempt(view(running(), ended_pod(text, at=60)))
     assert (status.reason, status.failures) == ("SandboxLost", 1)
 
