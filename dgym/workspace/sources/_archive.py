@@ -6,7 +6,7 @@ import functools
 import http.client
 import urllib.error
 import urllib.request
-from http.client import HTTPException
+from http.client import HTTPException, InvalidURL
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -52,12 +52,11 @@ def download(archive: ArchiveSource, target: Path, cancellation: Cancellation, h
             error.close()
             if not left or error.code < 500:
                 raise SourceFailed(f"{where}: {error}") from None
+        except (ValueError, InvalidURL) as error:
+            raise SourceFailed(f"{where}: the URL, or the URL of a redirect, is not valid: {error}") from None
         except (OSError, HTTPException) as error:
             if not left:
                 raise SourceFailed(f"{where}: {error}") from None
-        except ValueError as error:
-            # The URL or the URL of a redirect is not valid, for example because of the length of a host name.
-            raise SourceFailed(f"{where}: {error}") from None
         cancellation.pause(_PAUSE_SECONDS)
     digest = file_digest(target)
     if digest != archive.sha256:
