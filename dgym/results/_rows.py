@@ -42,7 +42,7 @@ class StageDurations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     score: float
 
 
-class Attempted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class AttemptFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The fields of an attempt that are known without a result.
 
     ``arm`` is empty if the episode does not belong to a set with arms.
@@ -59,7 +59,7 @@ class Attempted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     start_time: str
 
 
-class EpisodeRow(Attempted, frozen=True, kw_only=True, rename="camel"):
+class EpisodeRow(AttemptFields, frozen=True, kw_only=True, rename="camel"):
     """One episode: the fields of its newest result, and the calls of its trajectory.
 
     ``clean`` and ``signs`` come from the integrity label. Without a label they are None and empty. ``price`` is the
@@ -88,7 +88,12 @@ class EpisodeRow(Attempted, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def is_scored(self) -> bool:
-        """True if rates include the episode: it counts for the agent, and is not a submission that is never scored."""
+        """True if rates include the episode: it counts for the agent, and its tests ran.
+
+        A submission that is never scored and an episode that was cancelled before its tests ran are excluded.
+        """
+        if self.reason is EndReason.CANCELLED:
+            return self.max_score > 0
         return self.reason.is_counted and self.reason is not EndReason.SUBMITTED
 
 

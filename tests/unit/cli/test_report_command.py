@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from dgym.cli.app import cli
 from dgym.results import Record, StoredResult, TrajectoryHeader, episode_path
-from dgym.wire import EndReason, Integrity, IntegritySign, Observation, Seen, Step, ToolCall
+from dgym.wire import EndReason, Integrity, IntegritySign, Observation, SignEvidence, Step, ToolCall
 from dgym.wire.outcome import ModelRecord, Provenance, ReportedBySandbox
 
 
@@ -49,9 +49,19 @@ def test_without_arguments_it_reads_the_default_directory(dgym, results):
         assert expected in done.output
 
 
+def test_an_episode_that_was_cancelled_before_it_was_scored_is_not_in_the_rates(dgym, play, results):
+    play("results", "four", EndReason.CANCELLED)
+    assert "1 of 2 resolved" in dgym().output
+    play("results", "five", EndReason.CANCELLED, score=1, max_score=3)
+    assert "1 of 3 resolved" in dgym().output
+
+
 def test_resolved_and_clean_are_shown_apart(dgym, play, results):
     assert "Clean" not in dgym().output
-    seen = (Seen(sign=IntegritySign.HISTORY_READ, detail="git log"), Seen(sign=IntegritySign.HISTORY_READ, detail="b"))
+    seen = (
+        SignEvidence(sign=IntegritySign.HISTORY_READ, detail="git log"),
+        SignEvidence(sign=IntegritySign.HISTORY_READ, detail="b"),
+    )
     play("results", "four", EndReason.RESOLVED, integrity=Integrity(clean=False, seen=seen))
     play("results", "five", EndReason.RESOLVED, integrity=Integrity(clean=True))
     play("results", "six", EndReason.UNRESOLVED, integrity=Integrity(clean=True))
