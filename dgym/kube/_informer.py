@@ -265,19 +265,13 @@ class InformerStore(Generic[T]):
         self._changed(key, known, item, source)
 
     def _remove(self, key: Key, source: ChangeSource, last: T | None = None) -> None:
-        known = self._objects.pop(key)
-        self._update_indexes(key, known, None)
-        self._notify(ObjectChange(key, last if last is not None else known, None, source))
+        self._changed(key, self._objects.pop(key), None, source, last)
 
-    def _changed(self, key: Key, old: T | None, new: T | None, source: ChangeSource) -> None:
-        self._update_indexes(key, old, new)
-        self._notify(ObjectChange(key, old, new, source))
-
-    def _update_indexes(self, key: Key, old: T | None, new: T | None) -> None:
+    def _changed(self, key: Key, old: T | None, new: T | None, source: ChangeSource, last: T | None = None) -> None:
+        """Update the indexes and call the listeners. ``last`` is passed on to the listeners in place of ``old``."""
         for index in self._indexes:
             index._update(key, old, new)
-
-    def _notify(self, change: ObjectChange[T]) -> None:
+        change = ObjectChange(key, last if last is not None else old, new, source)
         for listener in self._listeners:
             listener(change)
 

@@ -127,7 +127,8 @@ class EpisodeExecutor:
             case DeleteEpisode():
                 await self.writes.delete(EPISODES, self.cache.episodes, episode.key, action.uid, decode=EpisodeView)
             case CallSidecar():
-                self._call_sidecar(episode, action)
+                call = SidecarCall(action.call, action.url, episode.metadata.uid, action.attempt, action.body)
+                self.sidecars.request(call)
             case BindSidecar():
                 self._bind(episode, action)
             case CreateDriverSecret():
@@ -153,12 +154,13 @@ class EpisodeExecutor:
         if action.progress and not self.progress.allows():
             return DEFER_SECONDS + self.progress.until_turn(), episode
         try:
-            written = await self.writes.patch_status(
+            written = await self.writes.patch(
                 EPISODES,
                 metadata.name,
                 patch,
                 decode=EpisodeView,
                 namespace=metadata.namespace,
+                subresource="status",
                 priority=_priority(action),
             )
         except NotLeading:
@@ -221,9 +223,6 @@ class EpisodeExecutor:
         self.pod_created(metadata.namespace)
         _log.info("created the pod", extra=fields(**about))
         return None
-
-    def _call_sidecar(self, episode: EpisodeView, action: CallSidecar) -> None:
-        self.sidecars.request(SidecarCall(action.call, action.url, episode.metadata.uid, action.attempt, action.body))
 
     def _bind(self, episode: EpisodeView, action: BindSidecar) -> None:
         metadata = episode.metadata

@@ -61,12 +61,7 @@ class Writes:
                 raise
             return found
 
-    async def patch(self, resource: Resource, name: str, body: Any, *, decode: type[V], namespace: str) -> V:
-        """Patch an object."""
-        self._check()
-        return await self._client.patch(resource, name, body, decode=decode, namespace=namespace, field_manager=MANAGER)
-
-    async def patch_status(
+    async def patch(
         self,
         resource: Resource,
         name: str,
@@ -74,9 +69,10 @@ class Writes:
         *,
         decode: type[V],
         namespace: str,
+        subresource: str | None = None,
         priority: Priority = Priority.UPDATE,
     ) -> V:
-        """Patch an object's status."""
+        """Patch an object, or its subresource such as ``status``."""
         self._check()
         return await self._client.patch(
             resource,
@@ -84,7 +80,7 @@ class Writes:
             body,
             decode=decode,
             namespace=namespace,
-            subresource="status",
+            subresource=subresource,
             field_manager=MANAGER,
             priority=priority,
         )
@@ -100,7 +96,9 @@ class Writes:
         patch = status_patch(item.status, status, metadata.resource_version)
         if patch is None:
             return item
-        written = await self.patch_status(resource, metadata.name, patch, decode=decode, namespace=metadata.namespace)
+        written = await self.patch(
+            resource, metadata.name, patch, decode=decode, namespace=metadata.namespace, subresource="status"
+        )
         store.assume(written)
         return written
 

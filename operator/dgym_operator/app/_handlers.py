@@ -71,15 +71,16 @@ class EventHandlers:
         self._enqueue_all(cache.sets_by_namespace[name], cache.episodes_by_namespace[name], pools)
         self._enqueue_policy(name)
 
-    def enqueue(self, key: Key, *, low_priority: bool = False) -> None:
-        """Enqueue an Episode."""
-        self._add(Item(Kind.EPISODE, key), low_priority=low_priority)
+    def enqueue(self, key: Key, after: float = 0.0, *, kind: Kind = Kind.EPISODE, low_priority: bool = False) -> None:
+        """Enqueue an object, by default an Episode, in ``after`` seconds. Only the leader enqueues."""
+        if self._leading:
+            self._queue.add(Item(kind, key), after, low_priority=low_priority)
 
     def _enqueue_all(
         self, sets: Iterable[EpisodeSetView], episodes: Iterable[EpisodeView], pools: Iterable[SandboxPoolView]
     ) -> None:
         for episode_set in sets:
-            self._add(Item(Kind.EPISODE_SET, episode_set.key), low_priority=True)
+            self.enqueue(episode_set.key, kind=Kind.EPISODE_SET, low_priority=True)
         for episode in episodes:
             self.enqueue(episode.key, low_priority=True)
         for pool in pools:
@@ -88,7 +89,7 @@ class EventHandlers:
     def _enqueue_set(self, namespace: str, name: str) -> None:
         key = (namespace, name)
         paused = self._sets_written.get(key, float("-inf")) + _SET_PAUSE - self._cache.clock.monotonic()
-        self._add(Item(Kind.EPISODE_SET, key), max(_SET_SECONDS, paused))
+        self.enqueue(key, max(_SET_SECONDS, paused), kind=Kind.EPISODE_SET)
 
     def _enqueue_set_of(self, uid: str) -> None:
         """Enqueue the set of the Episode, because the set's status counts the children with a pod."""
@@ -99,18 +100,14 @@ class EventHandlers:
 
     def enqueue_pool(self, key: Key) -> None:
         """Enqueue a SandboxPool."""
-        self._add(Item(Kind.SANDBOX_POOL, key), _POOL_SECONDS)
+        self.enqueue(key, _POOL_SECONDS, kind=Kind.SANDBOX_POOL)
 
     def _enqueue_policy(self, namespace: str) -> None:
-        self._add(Item(Kind.NETWORK_POLICY, (namespace, POLICY_NAME)))
+        self.enqueue((namespace, POLICY_NAME), kind=Kind.NETWORK_POLICY)
 
     def _network_policy(self, change: ObjectChange[NetworkPolicyView]) -> None:
         if change.source is not ChangeSource.OWN:
             self._enqueue_policy(change.key[0])
-
-    def _add(self, item: Item, after: float = 0.0, *, low_priority: bool = False) -> None:
-        if self._leading:
-            self._queue.add(item, after, low_priority=low_priority)
 
     def _episode(self, change: ObjectChange[EpisodeView]) -> None:
         self._observer.episode(change)
@@ -138,13 +135,12 @@ class EventHandlers:
             self._cache.memory.forget(change.last.metadata.uid)
             self._sets_written.pop(change.key, None)
             return
-        item = Item(Kind.EPISODE_SET, change.key)
+        after = 0.0
         if change.source is ChangeSource.OWN:
             self._sets_written[change.key] = self._cache.clock.monotonic()
             # If an action after the write fails repeatedly, this delay is its only back-off.
-            self._add(item, settled_seconds(self._queue.failures(item)))
-        else:
-            self._add(item, low_priority=change.source is ChangeSource.LIST)
+            after = settled_seconds(self._queue.failures(Item(Kind.EPISODE_SET, change.key)))
+        self.enqueue(change.key, after, kind=Kind.EPISODE_SET, low_priority=change.source is ChangeSource.LIST)
         self._enqueue_counted(change.old, change.new)
 
     def _enqueue_counted(self, old: EpisodeSetView | None, new: EpisodeSetView) -> None:

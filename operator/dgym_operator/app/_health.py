@@ -175,8 +175,13 @@ async def _show(cache: Cache, writes: Writes, episode: EpisodeView, held_by: str
         if patch is None:
             continue
         try:
-            written = await writes.patch_status(
-                EPISODES, metadata.name, patch, decode=EpisodeView, namespace=metadata.namespace
+            written = await writes.patch(
+                EPISODES,
+                metadata.name,
+                patch,
+                decode=EpisodeView,
+                namespace=metadata.namespace,
+                subresource="status",
             )
         except (ApiError, NotLeading):
             return False

@@ -187,7 +187,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     throttle_seconds: float = 0.0
 
 
-class Present(Collector):
+class SnapshotCollector(Collector):
     """The gauges of a snapshot at scrape time."""
 
     def __init__(self, snapshot: Callable[[], Snapshot], namespace_label: NamespaceLabel) -> None:
@@ -435,7 +435,7 @@ class Metrics:
     def __init__(self, snapshot: Callable[[], Snapshot], namespace_mode: NamespaceMode = "false") -> None:
         self.namespace_label = NamespaceLabel(namespace_mode)
         self.registry = CollectorRegistry()
-        self.registry.register(Present(snapshot, self.namespace_label))
+        self.registry.register(SnapshotCollector(snapshot, self.namespace_label))
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)

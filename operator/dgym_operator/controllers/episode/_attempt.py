@@ -1,6 +1,5 @@
 """The plan for an attempt: create its pod, wait until it is ready, and supervise it while it is assigned."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -75,7 +74,7 @@ def create(view: EpisodeInput, now: datetime) -> Plan:
         return _wait_for_quota(view, failure, now)
     if failure is not None:
         return _after_failure(view, failure, now)
-    return _create_pod(view, lambda: _show_hold(view, due, now))
+    return _create_pod(view, _show_hold(view, due, now))
 
 
 def start(view: EpisodeInput, pod: Pod, now: datetime) -> Plan:
@@ -129,10 +128,10 @@ def _show_hold(view: EpisodeInput, due: datetime | None, now: datetime) -> Plan:
     return show(view, reason.value, since=since, now=now, message=message, revise=True, after=after)
 
 
-def _create_pod(view: EpisodeInput, otherwise: Callable[[], Plan]) -> Plan:
-    """Create the pod if it is granted. Otherwise return the plan of ``otherwise``."""
+def _create_pod(view: EpisodeInput, otherwise: Plan) -> Plan:
+    """Create the pod if it is granted. Otherwise request the grant and follow the plan ``otherwise``."""
     if not view.may_create:
-        return msgspec.structs.replace(otherwise(), requests_pod=True)
+        return msgspec.structs.replace(otherwise, requests_pod=True)
     before = view.attempt - 1
     name = f"{view.episode.metadata.name}-{before}"
     if before and name not in view.absent and not any(attempt_of(pod) == before for pod in view.pods):
@@ -178,7 +177,8 @@ def _wait_for_quota(view: EpisodeInput, failure: CreateFailure, now: datetime) -
     if now >= deadline:
         message = f"{failure.message}; no pod could be created within {seconds:.0f} s ({limits})"
         return finish(view, AttemptEnd(reason=failure.reason, message=message), now)
-    return _create_pod(view, lambda: soonest(_show_failure(view, failure, failure.reason, now), until(deadline, now)))
+    waiting = soonest(_show_failure(view, failure, failure.reason, now), until(deadline, now))
+    return _create_pod(view, waiting)
 
 
 def _show_failure(view: EpisodeInput, failure: CreateFailure, reason: str, now: datetime) -> Plan:
@@ -201,7 +201,7 @@ def _after_failure(view: EpisodeInput, failure: CreateFailure, now: datetime) ->
         shown = _show_failure(view, failure, failure.reason if waits else ProgressReason.POD_NOT_CREATED, now)
         return soonest(shown, until(min(again, deadline), now))
     # Status keeps the cause of the failure, which is more useful than a short wait for a slot.
-    return _create_pod(view, Plan)
+    return _create_pod(view, Plan())
 
 
 def _wait_limit(view: EpisodeInput, failure: CreateFailure) -> tuple[float, str]:
@@ -315,8 +315,8 @@ def _model_failed(view: EpisodeInput, now: datetime) -> Plan | None:
 
 def _outages(view: EpisodeInput, report: AssignmentStatus) -> int:
     """Return the number of consecutive outages of the model before this one. Steps since the last one reset it to 0."""
-    went_on = report.steps > view.episode.status.steps
-    return view.assignment.outages if view.assignment is not None and not went_on else 0
+    has_new_steps = report.steps > view.episode.status.steps
+    return view.assignment.outages if view.assignment is not None and not has_new_steps else 0
 
 
 def _has_new_failure(view: EpisodeInput) -> bool:

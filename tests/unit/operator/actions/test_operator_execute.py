@@ -78,7 +78,8 @@ class RecordedWrites:
     def __init__(self):
         self.statuses = []
 
-    async def patch_status(self, _resource, _name, body, *, decode, namespace):
+    async def patch(self, _resource, _name, body, *, decode, namespace, subresource):
+        assert subresource == "status"
         self.statuses.append(body["status"])
         raise ConnectionLost("no answer")
 
