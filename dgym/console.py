@@ -39,7 +39,7 @@ class Console(Protocol):
         """Print ``text``. Styles are "dim", "good", "bad", "title" and "diff"."""
         ...
 
-    def learn(self, text: str) -> None:
+    def add_completions(self, text: str) -> None:
         """Add the paths in ``text`` to the completions."""
         ...
 
@@ -88,7 +88,7 @@ class PlainConsole:
         """Print ``text``."""
         print(printable(text), flush=True)
 
-    def learn(self, text: str) -> None:
+    def add_completions(self, text: str) -> None:
         """Do nothing, because a pipe does not support completion."""
 
     def _pump(self) -> None:
@@ -143,7 +143,7 @@ class TerminalConsole:
         """Print ``text`` in colour."""
         print("\n".join(_coloured(line, style) for line in printable(text).split("\n")), flush=True)
 
-    def learn(self, text: str) -> None:
+    def add_completions(self, text: str) -> None:
         """Add the paths in ``text`` to the completions."""
         self._paths.update(_PATH.findall(text))
 

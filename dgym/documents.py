@@ -226,7 +226,7 @@ class _Walk:
         self._written = 0
         self._repeated = 0
 
-    def see(self, event: yaml.Event) -> str | None:
+    def check_event(self, event: yaml.Event) -> str | None:
         """Process an event. Returns a message if it exceeds a limit, else None."""
         if isinstance(event, yaml.CollectionEndEvent):
             size, anchor = self._open.pop()
@@ -271,7 +271,7 @@ def yaml_excesses(events: Iterator[yaml.Event]) -> Iterator[Problem | None]:
                 walk = _Walk()
             elif isinstance(event, yaml.DocumentEndEvent):
                 yield None
-            elif (excess := walk.see(event)) is not None:
+            elif (excess := walk.check_event(event)) is not None:
                 yield Problem((), excess, event.start_mark.line + 1 if event.start_mark else None)
                 return
     except yaml.YAMLError:

@@ -15,7 +15,7 @@
     ├── EditError                a range of lines does not exist in a file
     ├── PatchError               a patch is malformed or does not apply
     ├── StoreUnavailable         the results store failed; a retry may help (dgym.results)
-    ├── PersonLeft               the person who plays the model has left; the episode is cancelled
+    ├── HumanQuit                the person who plays the model has left; the episode is cancelled
     └── InfrastructureError      not caused by the agent; ``reason`` is a reason of the condition ``Finished``
         ├── SandboxStartFailed   the sandbox did not start
         ├── SandboxLost          the sandbox or its runner died while no step of the agent ran
@@ -52,7 +52,7 @@ class ModelConfigError(ManifestError):
     """The model configuration is missing or invalid. The message has the file, field and remedy, but no API key."""
 
 
-class PersonLeft(DgymError):
+class HumanQuit(DgymError):
     """The person who plays the model has left. The agent ends the episode as cancelled."""
 
 

@@ -23,7 +23,7 @@ from dgym.api import DebugTask, DebugTaskSpec, split_hashes
 from dgym.decoding import DECODE_ERRORS
 from dgym.env import Opening, open_source
 from dgym.errors import ManifestError, SetupFailed
-from dgym.locks import only_one, whole_in_thread
+from dgym.locks import hold_lock, whole_in_thread
 from dgym.sandbox.container import EngineOutput, call
 from dgym.sandbox.local import (
     Interpreter,
@@ -76,7 +76,7 @@ async def locked_wheels(requirements: Sequence[str], interpreter: Interpreter, p
     path = cache_directory() / "wheels" / hashlib.sha256(described.encode()).hexdigest()[:20]
     if (path / LOCK).is_file():
         return path
-    async with only_one(
+    async with hold_lock(
         path.with_name(f"{path.name}.lock"),
         waiting=lambda: progress("waiting for another process that downloads the same wheels"),
         timeout_seconds=_SECONDS,

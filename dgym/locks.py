@@ -1,6 +1,6 @@
 """File locks between processes. The kernel releases a lock when its holder exits or is killed.
 
-Therefore a dead process never blocks the work under ``only_one``, and a resource whose lock is free has no live owner.
+Therefore a dead process never blocks the work under ``hold_lock``, and a resource whose lock is free has no live owner.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def _open(path: Path, flags: int) -> int:
 
 
 @asynccontextmanager
-async def only_one(
+async def hold_lock(
     path: Path, *, waiting: Callable[[], None], timeout_seconds: float, error: type[InfrastructureError]
 ) -> AsyncIterator[None]:
     """Hold the lock of the file ``path``. A caller that waited must check whether the work is already done.

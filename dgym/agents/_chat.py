@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dgym.errors import PersonLeft
+from dgym.errors import HumanQuit
 from dgym.llm import Message, Model, ModelCall, Reply, ToolDefinition, Waiting, write_arguments, write_result
 from dgym.tracing import OpenSpan, capturing, clean, genai_span
 from dgym.wire import EndReason
@@ -266,7 +266,7 @@ class Chat:
             if limit.expired():
                 raise StopEpisode(EndReason.DEADLINE_EXCEEDED) from None
             raise
-        except PersonLeft:
+        except HumanQuit:
             raise StopEpisode(EndReason.CANCELLED) from None
         self._account(reply)
         self._listener(self._transcript.record(messages, reply, tools))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from dgym.agents._base import AgentContext, BaseAgent, Env
 from dgym.console import META_COMMANDS, Console, open_console, read_block
 from dgym.env import ObservationDict
-from dgym.errors import PersonLeft
+from dgym.errors import HumanQuit
 from dgym.llm import Message, ModelCall, Reply, TokenCounter, TokenUsage, ToolDefinition, Waiting, describe_tools
 from dgym.wire import EndReason
 
@@ -59,7 +59,7 @@ def _help(
 
 def _show(console: Console, observation: ObservationDict) -> None:
     text = observation["text"]
-    console.learn(text)
+    console.add_completions(text)
     if observation.get("diff"):
         style = "diff"
     elif not observation.get("ok", True):
@@ -112,7 +112,7 @@ class HumanModel:
         A reply that begins with a tool's name or with ``{`` is a call. Any other reply is plain text.
 
         Raises:
-            PersonLeft: The person typed ``quit`` or ``exit``, or the input has ended.
+            HumanQuit: The person typed ``quit`` or ``exit``, or the input has ended.
         """
         started = time.monotonic()
         named = {str(tool["name"]): tool for tool in tools}
@@ -159,7 +159,7 @@ class HumanModel:
 async def _read_reply(console: Console) -> str:
     text = await read_block(console, "model> ", ".....> ")
     if text is None:
-        raise PersonLeft("the input of the person who played the model has ended")
+        raise HumanQuit("the input of the person who played the model has ended")
     if (text := text.strip()) in ("quit", "exit"):
-        raise PersonLeft("the person who played the model has left")
+        raise HumanQuit("the person who played the model has left")
     return text

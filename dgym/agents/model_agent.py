@@ -248,10 +248,10 @@ class Loop:
     def _action(self, reply: Reply, number: int) -> ToolCall | dict[str, object] | str:
         """Return the argument of ``env.step``: a call of the reply, or a mistake whose text becomes the observation."""
         if not reply.calls:
-            return ToolCall.mistake(idle_message(reply, [str(tool["name"]) for tool in self._tools]))
+            return ToolCall.invalid(idle_message(reply, [str(tool["name"]) for tool in self._tools]))
         call = reply.calls[number]
         if call.error is not None:
-            return ToolCall.mistake(f"The call of {call.tool or 'a tool'} cannot be read: {call.error}")
+            return ToolCall.invalid(f"The call of {call.tool or 'a tool'} cannot be read: {call.error}")
         return call.action
 
 

@@ -318,13 +318,13 @@ def _refused(
     """
     lines = []
     for problem in problems:
-        touching = [text for text in assignments if _touches(resource, text, problem)] or assignments
+        touching = [text for text in assignments if _overlaps(resource, text, problem)] or assignments
         shown = " ".join(f"-p {text}" for text in touching)
         lines.append(describe(problem, shown))
     return error_of(lines)
 
 
-def _touches(resource: DebugTask | Episode | EpisodeSet | SandboxPool, assignment: str, problem: Problem) -> bool:
+def _overlaps(resource: DebugTask | Episode | EpisodeSet | SandboxPool, assignment: str, problem: Problem) -> bool:
     prefix, inside = _address(resource, assignment.partition("=")[0].strip())
     assigned = (*prefix, *inside.split("."))
     field = tuple(str(part) for part in problem.path)

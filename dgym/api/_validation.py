@@ -112,7 +112,8 @@ def _check_dict(value: Any, type_: inspect.DictType, path: FieldPath, problems: 
 
 def _string(value: Any, type_: inspect.StrType, description: str) -> str | None:
     if not isinstance(value, str):
-        return f'{show(value)} is not text; put it in quotes: "{value}"' if _is_scalar(value) else _not("text", value)
+        quoted = f'{show(value)} is not text; put it in quotes: "{value}"'
+        return quoted if _is_scalar(value) else _type_error("text", value)
     if type_.max_length is not None and len(value) > type_.max_length:
         return f"{show(value)} is too long; give at most {type_.max_length} characters"
     if type_.min_length is not None and len(value) < type_.min_length:
@@ -135,7 +136,7 @@ def _bounds(type_: inspect.IntType) -> str:
 
 
 def _boolean(value: Any, *_: object) -> str | None:
-    return None if isinstance(value, bool) else _not("true or false", value)
+    return None if isinstance(value, bool) else _type_error("true or false", value)
 
 
 def _literal(value: Any, type_: inspect.LiteralType, _: str) -> str | None:
@@ -157,7 +158,7 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, bool | int | float)
 
 
-def _not(what: str, value: Any) -> str:
+def _type_error(what: str, value: Any) -> str:
     return f"{show(value)} is not {what}; give {what}"
 
 
@@ -244,7 +245,7 @@ def _episode(spec: EpisodeSpec, path: FieldPath) -> Iterator[Problem]:
 
 def _tools(tools: Iterable[str | ToolSpec], path: FieldPath) -> Iterator[Problem]:
     names = [tool if isinstance(tool, str) else tool.name for tool in tools]
-    yield from _twice(names, (*path, "tools"), "tool")
+    yield from _find_repeated(names, (*path, "tools"), "tool")
 
 
 def _set(resource: EpisodeSet) -> Iterator[Problem]:
@@ -258,7 +259,7 @@ def _set(resource: EpisodeSet) -> Iterator[Problem]:
         yield Problem((*path, "tasks"), "is missing; give tasks or taskSelector ('{}' selects every task)")
     if spec.task_selector is not None:
         yield from _selector(spec.task_selector, (*path, "taskSelector"))
-    yield from _twice([task.name for task in spec.tasks], (*path, "tasks"), "task")
+    yield from _find_repeated([task.name for task in spec.tasks], (*path, "tasks"), "task")
     for name, value in (("task", spec.template.task), ("taskRef", spec.template.task_ref)):
         if value is not None:
             yield Problem((*path, "template", name), "a set's tasks come from tasks or taskSelector; remove this field")
@@ -269,7 +270,7 @@ def _set(resource: EpisodeSet) -> Iterator[Problem]:
 
 
 def _arms(spec: EpisodeSetSpec, path: FieldPath) -> Iterator[Problem]:
-    yield from _twice([arm.name for arm in spec.arms], path, "arm", lambda index: (*path, index, "name"))
+    yield from _find_repeated([arm.name for arm in spec.arms], path, "arm", lambda index: (*path, index, "name"))
     for index, arm in enumerate(spec.arms):
         yield from _tools(arm.tools, (*path, index))
         if spec.template.agent is None and arm.agent.name is None:
@@ -298,7 +299,7 @@ def _task(spec: DebugTaskSpec, path: FieldPath) -> Iterator[Problem]:
     if spec.environment is not None:
         yield from _hashes(spec.environment.requirements, (*path, "environment", "requirements"))
     yield from _scoring(spec.scoring, (*path, "scoring"))
-    yield from _twice([variable.name for variable in spec.env], (*path, "env"), "variable")
+    yield from _find_repeated([variable.name for variable in spec.env], (*path, "env"), "variable")
     size = sum(_size(file) for file in (*files, *spec.scoring.hidden_files))
     if size > INLINE_LIMIT:
         remedy = "move them to a ConfigMap (configMapRef), an archive, git or the image"
@@ -330,8 +331,8 @@ def _source(source: SourceSpec, path: FieldPath) -> Iterator[Problem]:
 
 def _scoring(scoring: Scoring, path: FieldPath) -> Iterator[Problem]:
     yield from _files(scoring.hidden_files, (*path, "hiddenFiles"))
-    yield from _twice(scoring.fail_to_pass, (*path, "failToPass"), "test")
-    yield from _twice(scoring.pass_to_pass, (*path, "passToPass"), "test")
+    yield from _find_repeated(scoring.fail_to_pass, (*path, "failToPass"), "test")
+    yield from _find_repeated(scoring.pass_to_pass, (*path, "passToPass"), "test")
     both = sorted(set(scoring.fail_to_pass) & set(scoring.pass_to_pass))
     if both:
         yield Problem((*path, "passToPass"), f"{both[0]!r} is also in failToPass; name each test once")
@@ -355,8 +356,8 @@ def _evaluation(scoring: Scoring, evaluation: Evaluation, path: FieldPath) -> It
     elif bool(evaluation.fail_to_pass or evaluation.pass_to_pass) == exact:
         remedy = "remove them, because rule 'exact' uses outcomes" if exact else "name at least one test"
         yield Problem((*path, "failToPass"), f"failToPass and passToPass do not match the rule; {remedy}")
-    yield from _twice(evaluation.fail_to_pass, (*path, "failToPass"), "test")
-    yield from _twice(evaluation.pass_to_pass, (*path, "passToPass"), "test")
+    yield from _find_repeated(evaluation.fail_to_pass, (*path, "failToPass"), "test")
+    yield from _find_repeated(evaluation.pass_to_pass, (*path, "passToPass"), "test")
     both = sorted(set(evaluation.fail_to_pass) & set(evaluation.pass_to_pass))
     if both:
         yield Problem((*path, "passToPass"), f"{both[0]!r} is also in failToPass; name each test once")
@@ -372,7 +373,7 @@ def _files(files: Sequence[InlineFile], path: FieldPath) -> Iterator[Problem]:
 
 
 def _paths(names: Sequence[str], path: FieldPath) -> Iterator[Problem]:
-    yield from _twice(names, path, "path", lambda index: (*path, index, "path"))
+    yield from _find_repeated(names, path, "path", lambda index: (*path, index, "path"))
     for index, name in enumerate(names):
         parts = name.split("/")
         if any(part in ("", ".", "..") for part in parts):
@@ -381,7 +382,7 @@ def _paths(names: Sequence[str], path: FieldPath) -> Iterator[Problem]:
             yield Problem((*path, index, "path"), f"{name!r} is in .git, which is never delivered; remove it")
 
 
-def _twice(
+def _find_repeated(
     names: Iterable[str], path: FieldPath, what: str, at: Callable[[int], FieldPath] | None = None
 ) -> Iterator[Problem]:
     seen: set[str] = set()

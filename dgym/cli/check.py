@@ -143,7 +143,7 @@ def show_assessments(assessments: Sequence[Assessment], *, lists: bool = True) -
 
 
 def _counted(assessment: Assessment) -> str:
-    lacking = {test for lack in assessment.lacks for test in lack.tests}
+    lacking = {test for requirement in assessment.unmet for test in requirement.tests}
     counts = [f"{len(assessment.fail_to_pass)} failToPass", f"{len(assessment.pass_to_pass)} passToPass"]
     return ", ".join([*counts, *([f"{len(lacking)} left out"] if lacking else [])])
 

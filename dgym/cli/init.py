@@ -16,7 +16,7 @@ from dgym.cli.output import FAILED, echo, write_text
 from dgym.cli.proposal import Proposal, left_out, manifest_text, pin, propose
 from dgym.env import Opening
 from dgym.sandbox.local import requirement_name
-from dgym.session.scoring import ALREADY_PASSES, Assessment, Lack
+from dgym.session.scoring import ALREADY_PASSES, Assessment, UnmetRequirement
 from dgym.survey import Requirements, RequirementsSource, allows, distribution_of, read_requirements, survey
 from dgym.terminal import printable_line
 
@@ -92,7 +92,7 @@ def _check_and_complete(proposal: Proposal, target: Path, *, yes: bool) -> bool:
     root, requirements = proposal.found.root, proposal.requirements
     for _ in range(_ROUNDS):
         assessments = check_all(tasks_of(load_documents(target, allow_local_paths=[root])), Opening(), 1, yes=yes)
-        lacking = missing_requirements(assessments[0].lacks, requirements, proposal.found.names)
+        lacking = missing_requirements(assessments[0].unmet, requirements, proposal.found.names)
         question = f"The tests lack {', '.join(lacking)}. Add it to the requirements?"
         if not lacking or not (yes or (sys.stdin.isatty() and click.confirm(question, default=True))):
             break
@@ -116,14 +116,16 @@ def _with_pass_as_note(found: Assessment) -> Assessment:
     return msgspec.structs.replace(found, problems=problems, notes=(*passes, *found.notes))
 
 
-def missing_requirements(lacks: Sequence[Lack], requirements: Requirements, own: frozenset[str]) -> list[str]:
+def missing_requirements(
+    unmet: Sequence[UnmetRequirement], requirements: Requirements, own: frozenset[str]
+) -> list[str]:
     """Return the known distributions that provide what the tests lack and that are not required yet.
 
     Modules in ``own`` are skipped: they belong to the repository, so a distribution of the index would be wrong.
     """
     known = {requirement_name(line) for line in requirements.lines} | {requirements.own_name}
-    outside = [lack for lack in lacks if lack.kind != "module" or lack.name not in own]
-    names = [name for lack in outside for name in [distribution_of(lack.kind, lack.name)] if name]
+    outside = [requirement for requirement in unmet if requirement.kind != "module" or requirement.name not in own]
+    names = [name for requirement in outside for name in [distribution_of(requirement.kind, requirement.name)] if name]
     return [name for name in dict.fromkeys(names) if requirement_name(name) not in known]
 
 

@@ -136,9 +136,9 @@ def _changed(resource: Resource, assignments: Sequence[str]) -> Resource:
     if isinstance(resource, EpisodeSet) and named:
         _refuse_agents_of_arms(resource, named)
     if isinstance(resource, Episode):
-        spec = _without_strange_parameters(resource.spec, named)
+        spec = _without_foreign_parameters(resource.spec, named)
         return apply_overrides(msgspec.structs.replace(resource, spec=spec), assignments)
-    template = _without_strange_parameters(resource.spec.template, named)
+    template = _without_foreign_parameters(resource.spec.template, named)
     spec_of_set = msgspec.structs.replace(resource.spec, template=template)
     return apply_overrides(msgspec.structs.replace(resource, spec=spec_of_set), assignments)
 
@@ -152,7 +152,7 @@ def _refuse_agents_of_arms(episode_set: EpisodeSet, named: str) -> None:
             )
 
 
-def _without_strange_parameters(spec: EpisodeSpec, named: str | None) -> EpisodeSpec:
+def _without_foreign_parameters(spec: EpisodeSpec, named: str | None) -> EpisodeSpec:
     """Drop the parameters if ``named`` is another agent, because they belong to the agent of the manifest."""
     if not named or spec.agent is None or spec.agent.name == named:
         return spec

@@ -73,8 +73,8 @@ _Documents = dict[tuple[str, str], dict[str, Any]]
 """Specs by kind and name of their document."""
 
 
-class Fate(StrEnum):
-    """The fate of a key that is not converted unchanged. The values are headings of the output."""
+class KeyResult(StrEnum):
+    """How a key that is not converted unchanged is handled. The values are headings of the output."""
 
     LOST = "Not converted"
     CHANGED = "Converted with a difference"
@@ -87,7 +87,7 @@ class Note(msgspec.Struct, frozen=True):
     section: str
     key: str
     text: str
-    fate: Fate = Fate.LOST
+    result: KeyResult = KeyResult.LOST
 
 
 def read_sections(path: Path, agent: str | None = None) -> dict[str, dict[str, Any]]:
@@ -159,12 +159,12 @@ class Migration:
         if self.kind in GENERAL_AGENTS:
             self.agent["name"] = "debug_agent" if "pdb" in _tool_names(values.get("tools")) else "rewrite_agent"
             text = f"{self.kind} is {self.agent['name']} here, which runs the tests by itself as evalOnRewrite chooses"
-            self.note(self.agent_key, text, Fate.CHANGED)
+            self.note(self.agent_key, text, KeyResult.CHANGED)
         self._walk(values, "")
 
-    def note(self, key: str, text: str, fate: Fate = Fate.LOST) -> None:
+    def note(self, key: str, text: str, result: KeyResult = KeyResult.LOST) -> None:
         """Add a note about ``key``."""
-        self.notes.append(Note(self.name, key, text, fate))
+        self.notes.append(Note(self.name, key, text, result))
 
     def tool_list(self) -> list[Any]:
         """Return the tools in the form of ``spec.tools``, with their options."""
@@ -212,15 +212,15 @@ def _field(part: str, name: str, convert: Callable[[Any], Any] = _text) -> Rule:
     return rule
 
 
-def _note(text: str, fate: Fate = Fate.LOST) -> Rule:
-    return lambda migration, key, _value: migration.note(key, text, fate)
+def _note(text: str, result: KeyResult = KeyResult.LOST) -> Rule:
+    return lambda migration, key, _value: migration.note(key, text, result)
 
 
 def _set_timeout(migration: Migration, key: str, value: Any) -> None:
     seconds = int(value)
     migration.task["entrypointTimeoutSeconds"] = min(max(1, seconds), _MAXIMUM_SECONDS)
     if not 1 <= seconds <= _MAXIMUM_SECONDS:
-        migration.note(key, f"{seconds} is out of range; it must be from 1 to {_MAXIMUM_SECONDS}", Fate.CHANGED)
+        migration.note(key, f"{seconds} is out of range; it must be from 1 to {_MAXIMUM_SECONDS}", KeyResult.CHANGED)
 
 
 def _set_terminal(migration: Migration, key: str, value: Any) -> None:
@@ -239,7 +239,7 @@ def _set_memory(migration: Migration, _key: str, value: Any) -> None:
 
 def _set_history(migration: Migration, key: str, value: Any) -> None:
     if int(value) < 0 or value is False:
-        migration.note(key, "requests hold every step, as without this limit", Fate.NEEDLESS)
+        migration.note(key, "requests hold every step, as without this limit", KeyResult.NEEDLESS)
     elif key.endswith("token_cutoff"):
         migration.note(key, "requests are kept within the model's context_limit, which llm.yaml sets")
     else:
@@ -262,11 +262,11 @@ def _set_prompt(migration: Migration, key: str, value: Any) -> None:
 def _set_image(migration: Migration, key: str, value: Any) -> None:
     if _PLAIN_IMAGE.match(_text(value)):
         text = "has only Python; requirements are installed into a virtual environment instead"
-        migration.note(key, f"{value} {text}", Fate.NEEDLESS)
+        migration.note(key, f"{value} {text}", KeyResult.NEEDLESS)
     else:
         migration.task["image"] = _text(value)
         if _WITHOUT_PYTHON.match(_text(value)):
-            migration.note(key, f"{value}: the image must have Python 3.6 or newer for dgym", Fate.CHANGED)
+            migration.note(key, f"{value}: the image must have Python 3.6 or newer for dgym", KeyResult.CHANGED)
 
 
 def _set_setup(migration: Migration, key: str, value: Any) -> None:
@@ -276,14 +276,14 @@ def _set_setup(migration: Migration, key: str, value: Any) -> None:
         if not packages or any(word.startswith(("-", ".", "/")) for word in packages):
             migration.task.setdefault("setupCommands", []).append(command)
             text = f"{command!r} runs without network; what it downloads belongs in the image"
-            migration.note(key, text, Fate.CHANGED)
+            migration.note(key, text, KeyResult.CHANGED)
             continue
         # dgym always installs pytest.
         more = [package for package in packages if package != "pytest"]
         if more:
             migration.task.setdefault("requirements", []).extend(more)
         if "image" in migration.task:
-            migration.note(key, f"{command!r}: in a container the image must have these packages", Fate.CHANGED)
+            migration.note(key, f"{command!r}: in a container the image must have these packages", KeyResult.CHANGED)
 
 
 def _set_temperature(migration: Migration, key: str, value: Any) -> None:
@@ -291,7 +291,7 @@ def _set_temperature(migration: Migration, key: str, value: Any) -> None:
     migration.agent["temperature"] = format(Decimal(str(first)), "f")
     if rest:
         text = "agents of dgym make one request a step: only the first value was taken"
-        migration.note(key, text, Fate.CHANGED)
+        migration.note(key, text, KeyResult.CHANGED)
 
 
 def _set_parameter(migration: Migration, key: str, value: Any) -> None:
@@ -351,7 +351,9 @@ def _set_tool_option(migration: Migration, tool: str, option: str, value: Any) -
 _BENCHMARK = _field("run", "benchmark", lambda value: None if value in ("custom", "local", "FreeEnv") else str(value))
 _PROBLEMS = _field("run", "problems", lambda value: value)
 _REWRITES = _field("agent", "maxRewrites", lambda value: int(value) if int(value) >= 0 else None)
-_BREAKPOINTS = _note("the observations of pdb always show the breakpoints that a call sets or moves", Fate.NEEDLESS)
+_BREAKPOINTS = _note(
+    "the observations of pdb always show the breakpoints that a call sets or moves", KeyResult.NEEDLESS
+)
 _FROM_MANIFESTS = _note("the file or address that dgym benchmark import reads takes its place")
 _PATH = _field("run", "path", str)
 _TERMINAL: dict[str, Rule] = {
@@ -362,7 +364,7 @@ _TERMINAL: dict[str, Rule] = {
     "command_timeout": _note("bash and eval have time limits of their own"),
     "extra_labels": _note("labels of pods come from the pod template of the chart"),
     "pod_spec_kwargs": _note("the pod template of the chart, or podOverrides of the Episode"),
-    "kube_config": _note("dgym submit uses KUBECONFIG", Fate.NEEDLESS),
+    "kube_config": _note("dgym submit uses KUBECONFIG", KeyResult.NEEDLESS),
     "kube_context": _note("dgym submit --context"),
     "session_commands": _field("task", "activate", lambda value: " && ".join(_texts(value)) or None),
     "env_vars": _field(
@@ -398,10 +400,10 @@ KEYS: dict[str, Rule] = {
     "task_data.mount_path": _PATH,
     "task_data.workspace_dir": _field("task", "workingDirectory"),
     "task_data.setup_commands": _set_setup,
-    "task_data.init_git": _note("the workspace of a localPath is a git repository", Fate.NEEDLESS),
+    "task_data.init_git": _note("the workspace of a localPath is a git repository", KeyResult.NEEDLESS),
     "env_kwargs.data_path": _FROM_MANIFESTS,
     "env.run_timeout": _set_timeout,
-    "env_kwargs.auto_view_change": _note("the observation of a rewrite always shows the change", Fate.NEEDLESS),
+    "env_kwargs.auto_view_change": _note("the observation of a rewrite always shows the change", KeyResult.NEEDLESS),
     "env_kwargs.show_current_breakpoints": _BREAKPOINTS,
     "show_current_breakpoints": _BREAKPOINTS,
     "agent_type": _read_elsewhere,
@@ -437,10 +439,10 @@ KEYS: dict[str, Rule] = {
         ("system_prompt_template_file", "agent.system_prompt_template_file", "agent.instance_prompt_template_file"),
         _note("templates have other variables in dgym; agent.parameters.systemPrompt names one"),
     ),
-    "use_conversational_prompt": _note("prompts are always conversations", Fate.NEEDLESS),
-    "save_patch": _note("the patch is always stored, as patch.diff", Fate.NEEDLESS),
-    "log_prompt_response_pairs": _note("the trajectory always holds what was sent and answered", Fate.NEEDLESS),
-    "uuid": _note("a run is found again by what it ran, not by a name: the same command resumes", Fate.NEEDLESS),
+    "use_conversational_prompt": _note("prompts are always conversations", KeyResult.NEEDLESS),
+    "save_patch": _note("the patch is always stored, as patch.diff", KeyResult.NEEDLESS),
+    "log_prompt_response_pairs": _note("the trajectory always holds what was sent and answered", KeyResult.NEEDLESS),
+    "uuid": _note("a run is found again by what it ran, not by a name: the same command resumes", KeyResult.NEEDLESS),
     "tools": _set_tools,
     "output_path": _field("run", "results"),
     "terminal.registry": _note("name the image with its registry"),
@@ -515,16 +517,16 @@ def convert(sections: Mapping[str, Mapping[str, Any]], *, config: Path, output: 
 def manifest_text(converted: Converted, *, config: Path) -> str:
     """Return the documents as YAML. Comments at the top list the keys that are lost or changed."""
     head = [f"# Converted from {comment(config.name)} by dgym migrate."]
-    for fate in (Fate.LOST, Fate.CHANGED):
-        head += [f"# {fate}: {comment(text)}" for text in describe(converted, fate)]
+    for result in (KeyResult.LOST, KeyResult.CHANGED):
+        head += [f"# {result}: {comment(text)}" for text in describe(converted, result)]
     return "\n".join(head) + "\n" + "---\n".join(map(dump, converted.documents))
 
 
-def describe(converted: Converted, fate: Fate) -> list[str]:
+def describe(converted: Converted, result: KeyResult) -> list[str]:
     """Return a line for each key and text. It lists the sections, unless the note is about all of them."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for note in converted.notes:
-        if note.fate is fate:
+        if note.result is result:
             grouped.setdefault((note.key, note.text), []).append(note.section)
     return [
         f"{key}: {text}" if set(about) == set(converted.sections) else f"{key} of {', '.join(about)}: {text}"
@@ -582,7 +584,7 @@ def _add_benchmark(migration: Migration, documents: _Documents) -> None:
             f"dgym's {benchmark} has programs of its own: {', '.join(known)}; for debug-gym's, convert a configuration"
             " with the directory of each as path"
         )
-        migration.note("problems", text, Fate.LOST if chosen else Fate.CHANGED)
+        migration.note("problems", text, KeyResult.LOST if chosen else KeyResult.CHANGED)
     else:
         label = f"{BENCHMARK_LABEL}: {_name(benchmark)}"
         if not wanted:
@@ -591,12 +593,12 @@ def _add_benchmark(migration: Migration, documents: _Documents) -> None:
             migration.note("problems", f"{problems!r}: the set takes every task with the label {label}")
         migration.run["import"] = benchmark
         text = f"{named} does not come with dgym: {_import_command(benchmark)} reads it"
-        migration.note("benchmark", text, Fate.CHANGED)
+        migration.note("benchmark", text, KeyResult.CHANGED)
     for key in dict.fromkeys(migration.origins.values()):
         migration.note(key, "belongs to the tasks of the benchmark, whose manifests set it")
     if migration.tools and "submit" not in migration.tools:
         migration.tools.append("submit")
-        migration.note("tools", "submit was added: the benchmark's tasks do not end by themselves", Fate.CHANGED)
+        migration.note("tools", "submit was added: the benchmark's tasks do not end by themselves", KeyResult.CHANGED)
     _add(documents, "EpisodeSet", _name(f"{benchmark}-{migration.name}"), {**tasks, "template": _agent(migration)})
 
 
@@ -675,10 +677,10 @@ def migrate_command(config: str, output: str | None, agent: str | None, force: b
     else:
         write_text(target, text, force=force)
         echo(f"wrote {target}", err=True)
-    for fate in Fate:
-        found = describe(converted, fate)
+    for result in KeyResult:
+        found = describe(converted, result)
         if found:
-            echo("\n".join([f"{fate}:", *(f"  {line}" for line in found)]), err=True)
+            echo("\n".join([f"{result}:", *(f"  {line}" for line in found)]), err=True)
     _print_next(target, converted)
 
 

@@ -118,7 +118,7 @@ def results_command(
         sys.exit(FAILED)
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class EpisodeToFetch(msgspec.Struct, frozen=True):
     """An episode to fetch. ``uid`` and ``uri`` are empty for a deleted Episode, of which only the name is known."""
 
     namespace: str
@@ -164,8 +164,8 @@ async def fetch(
     return [_fetched(each, done[each]) for each in wanted]
 
 
-async def _wanted(client: Client, views: Sequence[EpisodeView | SetView]) -> list[Wanted]:
-    wanted: dict[str, Wanted] = {}
+async def _wanted(client: Client, views: Sequence[EpisodeView | SetView]) -> list[EpisodeToFetch]:
+    wanted: dict[str, EpisodeToFetch] = {}
     for found in views:
         if isinstance(found, EpisodeView):
             wanted[found.metadata.name] = _of_episode(found, client.namespace)
@@ -175,12 +175,12 @@ async def _wanted(client: Client, views: Sequence[EpisodeView | SetView]) -> lis
     return list(wanted.values())
 
 
-def _of_episode(view: EpisodeView, namespace: str) -> Wanted:
+def _of_episode(view: EpisodeView, namespace: str) -> EpisodeToFetch:
     uri = view.status.outcome.result_uri if view.status.outcome is not None else ""
-    return Wanted(namespace, view.metadata.name, view.metadata.uid, uri)
+    return EpisodeToFetch(namespace, view.metadata.name, view.metadata.uid, uri)
 
 
-async def _of_set(client: Client, view: SetView) -> list[Wanted]:
+async def _of_set(client: Client, view: SetView) -> list[EpisodeToFetch]:
     """Return the Episodes of a set, sorted by index. Episodes that were deleted after their end are included."""
     selector = selector_of_children(view.metadata.name)
     where = {"namespace": client.namespace, "label_selector": selector}
@@ -189,7 +189,7 @@ async def _of_set(client: Client, view: SetView) -> list[Wanted]:
     arms = [arm.name for arm in view.spec.arms]
     past = (child_name(view.metadata.name, index, arms) for index in indexes(view.status.completed_indexes))
     for name in past:
-        known.setdefault(name, Wanted(client.namespace, name))
+        known.setdefault(name, EpisodeToFetch(client.namespace, name))
     return sorted(known.values(), key=lambda each: (len(each.episode), each.episode))
 
 
@@ -202,7 +202,7 @@ def indexes(text: str) -> list[int]:
     return found
 
 
-def _copied(wanted: Wanted, directory: Path) -> tuple[Path, ...]:
+def _copied(wanted: EpisodeToFetch, directory: Path) -> tuple[Path, ...]:
     """Copy the attempt if the results store is a directory on this machine. Otherwise return an empty tuple."""
     address = urlsplit(wanted.uri)
     source = Path(unquote(address.path))
@@ -220,12 +220,12 @@ def _copied(wanted: Wanted, directory: Path) -> tuple[Path, ...]:
 
 
 async def _fetch_all(
-    reader: ResultsReader, wanted: Sequence[Wanted], directory: Path
-) -> dict[Wanted, tuple[Path, ...]]:
+    reader: ResultsReader, wanted: Sequence[EpisodeToFetch], directory: Path
+) -> dict[EpisodeToFetch, tuple[Path, ...]]:
     gate = asyncio.Semaphore(_AT_A_TIME)
-    done: dict[Wanted, tuple[Path, ...]] = {}
+    done: dict[EpisodeToFetch, tuple[Path, ...]] = {}
 
-    async def fetch_one(each: Wanted) -> None:
+    async def fetch_one(each: EpisodeToFetch) -> None:
         async with gate:
             files = await reader.files(each.namespace, each.episode)
             # An earlier Episode may have had the same name, so files of another UID are skipped if the UID is known.
@@ -241,7 +241,7 @@ async def _fetch_all(
     return done
 
 
-def _fetched(wanted: Wanted, attempts: tuple[Path, ...]) -> Fetched:
+def _fetched(wanted: EpisodeToFetch, attempts: tuple[Path, ...]) -> Fetched:
     results = (Attempt(path).load() for path in reversed(attempts))
     return Fetched(wanted.episode, attempts, next((each for each in results if each is not None), None))
 

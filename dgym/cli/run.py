@@ -244,7 +244,7 @@ def _execute(jobs: list[Job], workers: int, costs: SetCosts, *, skipped: int, de
     verbose = any(job.options.verbose for job in jobs)
     progress = ProgressPrinter(total=len(jobs), verbose=verbose, live=not (interactive or debug))
     if skipped:
-        progress.say(f"{skipped} finished before and not run again (--force runs them again)")
+        progress.print_line(f"{skipped} finished before and not run again (--force runs them again)")
     try:
         with terminated_like_interrupted():
             if debug:
@@ -289,14 +289,14 @@ def _stop(job: Job, step: Step, exchange: Exchange | None) -> None:
     debugger = pdb.Pdb(nosigint=True, readrc=False)
     debugger.prompt = "(dgym) "
     try:
-        _stand(debugger, job, step, exchange)
+        _inspect_step(debugger, job, step, exchange)
     except bdb.BdbQuit:
         raise KeyboardInterrupt from None
     finally:
         sys.settrace(None)
 
 
-def _stand(debugger: pdb.Pdb, job: Job, step: Step, exchange: Exchange | None) -> None:
+def _inspect_step(debugger: pdb.Pdb, job: Job, step: Step, exchange: Exchange | None) -> None:
     """Stop the debugger in this frame. Its local variables are what the user inspects."""
     debugger.set_trace(sys._getframe())
     del job, step, exchange
@@ -450,7 +450,7 @@ class ProgressPrinter:
         if self._live is not None:
             self._live.update(self._done, "; ".join(filter(None, (str(self.pace), self._waiting))))
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line without disturbing the bar."""
         if self._live is not None:
             self._live.print(text)
@@ -466,7 +466,7 @@ class ProgressPrinter:
         """Print a notice once, even if several worker processes report it."""
         if text not in self._notices:
             self._notices.add(text)
-            self.say(text)
+            self.print_line(text)
 
     def _wait(self, job: Job, text: str) -> None:
         self._waits.pop(job.episode, None)
@@ -475,7 +475,7 @@ class ProgressPrinter:
         now = time.monotonic()
         if text and self._live is None and now - self._wait_shown >= _WAIT_SECONDS:
             self._wait_shown = now
-            self.say(f"{job.episode}: {self._waiting}")
+            self.print_line(f"{job.episode}: {self._waiting}")
 
     @property
     def _waiting(self) -> str:
@@ -487,7 +487,7 @@ class ProgressPrinter:
 
     def _detail(self, job: Job, text: str) -> None:
         if self._verbose:
-            self.say(f"{job.episode}: {text}")
+            self.print_line(f"{job.episode}: {text}")
 
     def _finished(self, job: Job, event: Finished) -> None:
         result = event.result
@@ -500,7 +500,7 @@ class ProgressPrinter:
         line += f", {result.steps} steps, {result.duration_seconds:.1f} s"
         if kind == "failed":
             line += f": {in_one_line(result.message)}"
-        self.say(line)
+        self.print_line(line)
 
     @property
     def pace(self) -> Pace:

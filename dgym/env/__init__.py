@@ -18,7 +18,7 @@ from dgym.env._views import (
     ToolDict,
     observation_view,
 )
-from dgym.wire.client import Patience
+from dgym.wire.client import RetryLimits
 
 __all__ = [
     "AsyncRepoEnv",
@@ -29,9 +29,9 @@ __all__ = [
     "LocalEpisodes",
     "ObservationDict",
     "Opening",
-    "Patience",
     "RemoteEpisode",
     "RepoEnv",
+    "RetryLimits",
     "ScoreDict",
     "ToolDict",
     "check_choice",

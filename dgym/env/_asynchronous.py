@@ -32,7 +32,7 @@ from dgym.session import EpisodeLimits, Session
 from dgym.tools import Tool, load_tools
 from dgym.tracing import OpenSpan, capturing, genai_span
 from dgym.wire import EndReason, Observation, Result, Step, checked_action
-from dgym.wire.client import Patience
+from dgym.wire.client import RetryLimits
 from dgym.wire.episode import Action, EpisodeHandle
 from dgym.wire.http import Epochs, Usage
 from dgym.wire.outcome import RunEnvironment
@@ -142,7 +142,7 @@ class AsyncRepoEnv:
         prepare_token: str | None = None,
         reset_key: str | None = None,
         render_mode: str | None = None,
-        patience: Patience | None = None,
+        retry_limits: RetryLimits | None = None,
         context: str | None = None,
         wait_seconds: float = 900.0,
     ) -> Self:
@@ -158,19 +158,19 @@ class AsyncRepoEnv:
             reset_key: The idempotency key of the reset. A later driver that resets with the same key resumes the
                 episode: ``trajectory()`` has all of its steps, and ``reset`` returns the last observation.
             render_mode: None or "ansi".
-            patience: How long requests without a response are repeated. None: a minute.
+            retry_limits: How long requests without a response are repeated. None: a minute.
             context: The context of the kubeconfig. None: the current context.
             wait_seconds: How long ``reset`` waits until an Episode in a cluster can be driven.
         """
         _check_render_mode(render_mode)
         _check_seconds("wait_seconds", wait_seconds)
-        waiting = patience or Patience()
+        waiting = retry_limits or RetryLimits()
         if token is None and "://" in url:
             raise ArgumentError(f"token: the sidecar at {url} needs one; an Episode in a cluster is NAMESPACE/NAME")
         episode = None
         if token is not None:
             episode = RemoteEpisode(
-                url, token, epochs=epochs, prepare_token=prepare_token, reset_key=reset_key, patience=waiting
+                url, token, epochs=epochs, prepare_token=prepare_token, reset_key=reset_key, retry_limits=waiting
             )
 
         async def opener(task: DebugTask | None) -> EpisodeHandle:
@@ -181,7 +181,7 @@ class AsyncRepoEnv:
             from dgym.env._cluster import find_sidecar
 
             found = await find_sidecar(url, context=context, wait_seconds=wait_seconds)
-            return RemoteEpisode(found.route, found.token, reset_key=reset_key or found.reset_key, patience=waiting)
+            return RemoteEpisode(found.route, found.token, reset_key=reset_key or found.reset_key, retry_limits=waiting)
 
         env = cls.__new__(cls)
         env._set_up(opener, render_mode)
@@ -222,13 +222,13 @@ class AsyncRepoEnv:
             EpisodeOver: The episode has ended or was never reset.
             InfrastructureError: A failure that the agent did not cause.
         """
-        episode = await self._living()
+        episode = await self._resumed()
         action, seq = checked_action(action), len(episode.trajectory())
         for sending in self._senders:
             sending(seq, action)
         try:
             with genai_span("execute_tool", "") as running:
-                self._last = await self._outliving(lambda episode: episode.step(seq, action))
+                self._last = await self._call_resumed(lambda episode: episode.step(seq, action))
                 episode = self._running()
                 if running is not None:
                     _describe(running, seq, self._last, episode.trajectory(start=seq)[:1])
@@ -243,12 +243,12 @@ class AsyncRepoEnv:
 
     async def peek(self, action: Action) -> ObservationDict:
         """Call ``view``, ``listdir`` or another tool that changes nothing, without a step."""
-        return observation_view(await (await self._living()).peek(checked_action(action)))
+        return observation_view(await (await self._resumed()).peek(checked_action(action)))
 
     async def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
         """End the episode now and score it. If it has ended already, return its result."""
         try:
-            return await self._outliving(lambda episode: episode.finish(reason))
+            return await self._call_resumed(lambda episode: episode.finish(reason))
         finally:
             self._report()
 
@@ -266,7 +266,7 @@ class AsyncRepoEnv:
 
     async def patch(self) -> str:
         """The agent's changes in the format of ``git apply``. Bytes that are not UTF-8 are encoded in base 85."""
-        return await (await self._living()).patch()
+        return await (await self._resumed()).patch()
 
     def trajectory(self) -> list[Step]:
         """The steps so far; number 0 is the reset."""
@@ -291,7 +291,7 @@ class AsyncRepoEnv:
         try:
             return command_view(await session.run(command, timeout_seconds=float(timeout_seconds)))
         except SandboxLost as death:
-            await self._living()
+            await self._resumed()
             text = f"the command ended the sandbox ({death}); a new one has the steps, but no changes by run()"
             raise SandboxLost(text) from None
 
@@ -363,7 +363,7 @@ class AsyncRepoEnv:
         """The current session of this process."""
         if self._local is None:
             _refuse_in_pod(what, remedy)
-        episode = await self._living()
+        episode = await self._resumed()
         assert isinstance(episode, Session)
         return episode
 
@@ -424,7 +424,7 @@ class AsyncRepoEnv:
             raise EpisodeOver("call reset() first")
         return self._episode
 
-    async def _living(self) -> EpisodeHandle:
+    async def _resumed(self) -> EpisodeHandle:
         """The current episode. If its sandbox in this process has died, a new session that has replayed the steps."""
         async with self._resuming:
             episode = self._running()
@@ -436,19 +436,19 @@ class AsyncRepoEnv:
                 self._episode = episode = resumed
             return episode
 
-    async def _outliving(self, call: Callable[[EpisodeHandle], Awaitable[T]]) -> T:
+    async def _call_resumed(self, call: Callable[[EpisodeHandle], Awaitable[T]]) -> T:
         """The result of ``call``, which is repeated if its sandbox dies.
 
         If the call had started, the session that has replayed the steps returns its recorded observation.
         """
         while True:
-            episode = await self._living()
+            episode = await self._resumed()
             try:
                 return await call(episode)
             except SandboxLost:
                 if not isinstance(episode, Session) or episode.death is None:
                     raise
-                if not episode.poisoned_here and not episode.ending.is_set():
+                if not episode.own_poisoned_steps and not episode.ending.is_set():
                     self._losses += 1
                     if self._losses > _MOST_LOSSES:
                         raise

@@ -238,7 +238,7 @@ class DirectRoute(Route):
             try:
                 found = await self._lookup.read()
             except (ArgumentError, InfrastructureError):
-                # The Episode was deleted, or the cluster is unreachable: the request is repeated until its patience
+                # The Episode was deleted, or the cluster is unreachable: the request is repeated until its time limit
                 # ends.
                 return await super().check(status, answer)
             if found.metadata.uid != self._driven.metadata.uid or found.status.attempt != self._driven.status.attempt:

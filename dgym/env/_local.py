@@ -36,14 +36,14 @@ from dgym.session import (
 from dgym.session.scoring import (
     BUILD_FILES,
     Assessment,
-    Lack,
     ScoringPlan,
     SuiteCache,
+    UnmetRequirement,
     assess,
-    find_lacks,
-    lacks_in_output,
+    find_unmet_requirements,
     read_versions,
     run_version,
+    unmet_requirements_in_output,
 )
 from dgym.tools import Tool, load_tools
 from dgym.workspace.patches import FileVersion
@@ -334,8 +334,10 @@ async def check_task(
             progress(f"{task.metadata.name}: running the solution ({number} of {repeats})")
             after.append(await check.run(solved=True))
     except (ManifestError, SetupFailed, VerifierFailed) as error:
-        return Assessment(task=task.metadata.name, problems=(str(error),), lacks=tuple(lacks_in_output(str(error))))
-    assessment = assess(task.metadata.name, check.plan, before, after, check.lacks)
+        return Assessment(
+            task=task.metadata.name, problems=(str(error),), unmet=tuple(unmet_requirements_in_output(str(error)))
+        )
+    assessment = assess(task.metadata.name, check.plan, before, after, check.unmet)
     if check.plan.cache is not None:
         check.plan.cache.set("passes", holds=assessment.passes)
     return assessment
@@ -346,8 +348,8 @@ class _Check:
         self._task = task
         self._opened = opened
         self.plan = ScoringPlan(spec=task.spec)
-        self.lacks: list[Lack] = []
-        """The lacks that the last run of the untouched repository shows."""
+        self.unmet: list[UnmetRequirement] = []
+        """The unmet requirements that the last run of the untouched repository shows."""
 
     async def run(self, *, solved: bool) -> EntrypointResult:
         """Run the tests once, in a new sandbox."""
@@ -362,7 +364,7 @@ class _Check:
                 manifest = await verifier.manifest()
                 texts = await read_versions(verifier, manifest, [path for path in BUILD_FILES if path in manifest])
                 text = "\n".join(version.data.decode("utf-8", "replace") for version in texts.values())
-                self.lacks = find_lacks(run, manifest, text)
+                self.unmet = find_unmet_requirements(run, manifest, text)
             return run
         finally:
             await verifier.stop()

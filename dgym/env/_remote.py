@@ -14,7 +14,7 @@ from dgym.api import DebugTask, ToolSpec
 from dgym.errors import AccessRefused, ConflictError, EpisodeOver
 from dgym.session import EpisodeLimits, RecordedTrajectory
 from dgym.wire import EndReason, Observation, Result, Step, ToolCall, calls
-from dgym.wire.client import AlreadyFinished, Patience, PodClient, Route, Upload
+from dgym.wire.client import AlreadyFinished, PodClient, RetryLimits, Route, Upload
 from dgym.wire.episode import Action
 from dgym.wire.http import (
     Epochs,
@@ -43,12 +43,14 @@ class RemoteEpisode:
         epochs: Epochs | None = None,
         prepare_token: str | None = None,
         reset_key: str | None = None,
-        patience: Patience = Patience(),  # noqa: B008 - immutable
+        retry_limits: RetryLimits = RetryLimits(),  # noqa: B008 - immutable
     ) -> None:
         drive, prepare = (epochs.drive, epochs.prepare) if epochs is not None else (None, None)
-        self._client = PodClient(url, token, epoch=drive, patience=patience)
+        self._client = PodClient(url, token, epoch=drive, retry_limits=retry_limits)
         self._preparing = (
-            PodClient(url, prepare_token, epoch=prepare, patience=patience) if prepare_token is not None else None
+            PodClient(url, prepare_token, epoch=prepare, retry_limits=retry_limits)
+            if prepare_token is not None
+            else None
         )
         self._reset_key = reset_key or uuid.uuid4().hex
         self._steps: list[Step] = []

@@ -19,7 +19,7 @@ from dgym.env._views import CommandDict, InfoDict, ObservationDict
 from dgym.sandbox import EngineName, SandboxKind
 from dgym.tools import Tool
 from dgym.wire import EndReason, Result, Step
-from dgym.wire.client import Patience
+from dgym.wire.client import RetryLimits
 from dgym.wire.episode import Action
 from dgym.wire.http import Epochs
 
@@ -88,7 +88,7 @@ class RepoEnv:
         prepare_token: str | None = None,
         reset_key: str | None = None,
         render_mode: str | None = None,
-        patience: Patience | None = None,
+        retry_limits: RetryLimits | None = None,
         context: str | None = None,
         wait_seconds: float = 900.0,
     ) -> Self:
@@ -98,7 +98,7 @@ class RepoEnv:
             "prepare_token": prepare_token,
             "reset_key": reset_key,
             "render_mode": render_mode,
-            "patience": patience,
+            "retry_limits": retry_limits,
             "context": context,
             "wait_seconds": wait_seconds,
         }

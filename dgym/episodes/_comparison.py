@@ -133,11 +133,11 @@ def normalize(text: str) -> str:
     """Replace addresses, process ids, durations, times and temporary paths in ``text`` by placeholders."""
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
-    text = "\n".join(_without_ruler(line) for line in text.split("\n"))
+    text = "\n".join(_normalize_last_line(line) for line in text.split("\n"))
     return "".join(_without_place(piece) for piece in _SEPARATOR.split(text))
 
 
-def _without_ruler(line: str) -> str:
+def _normalize_last_line(line: str) -> str:
     """Normalize the last line of pytest, because the number of '=' depends on the width of the duration."""
     inner = line.strip("=")
     is_ruler = line.startswith("=") and line.endswith("=") and inner.startswith(" ") and inner.endswith(" ")

@@ -28,7 +28,7 @@ from dgym.episodes._events import (
 )
 from dgym.episodes._player import EpisodeRun, Hooks, Models, Player, begin_provenance
 from dgym.errors import DgymError, EpisodeOver
-from dgym.llm import Model, withholding_model
+from dgym.llm import Model, capturing_model
 from dgym.results import (
     Attempt,
     DirectoryStore,
@@ -322,7 +322,7 @@ async def store_lost(job: Job, message: str) -> StoredResult:
     return await record.finish(job.describe(result))
 
 
-class _Withheld(Models):
+class _CapturingModels(Models):
     """Models that collect the bodies of requests in ``bodies`` and send nothing."""
 
     def __init__(self) -> None:
@@ -330,7 +330,7 @@ class _Withheld(Models):
         self.bodies: list[bytes] = []
 
     async def open(self, name: str, config: str | None) -> Model:
-        return withholding_model(name, self.catalog(config).settings(name), self.bodies.append)
+        return capturing_model(name, self.catalog(config).settings(name), self.bodies.append)
 
 
 async def first_request(job: Job) -> bytes:
@@ -341,7 +341,7 @@ async def first_request(job: Job) -> bytes:
     Raises:
         DgymError: The episode failed before its agent sent a request. The message has the cause.
     """
-    models = _Withheld()
+    models = _CapturingModels()
     with TemporaryDirectory(prefix="dgym-show-") as directory:
         options = msgspec.structs.replace(job.options, results=directory)
         result = await run_episode(msgspec.structs.replace(job, options=options), lambda _event: None, models=models)

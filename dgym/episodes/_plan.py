@@ -53,7 +53,7 @@ def make_plan(loaded: Sequence[Loaded], *, options: RunOptions, bundled: Iterabl
         resource = item.resource
         if isinstance(resource, DebugTask | SandboxPool):
             continue  # Sandbox pools start pods in advance, which a local run does not use.
-        why = _held_back(resource)
+        why = _why_not_planned(resource)
         if why is not None:
             left_out.append(f"{resource.kind} {resource.metadata.name} ({why})")
             continue
@@ -124,7 +124,7 @@ def _nothing_to_run(tasks: Iterable[str]) -> str:
     )
 
 
-def _held_back(resource: Episode | EpisodeSet) -> str | None:
+def _why_not_planned(resource: Episode | EpisodeSet) -> str | None:
     if resource.spec.cancel:
         return "cancelled"
     if resource.spec.suspend:
@@ -156,10 +156,10 @@ def _jobs(
             sample=one.sample,
             arm=one.arm,
             task=task,
-            task_digest=_mixed(digest(task, None), source),
+            task_digest=_combine(digest(task, None), source),
             agent=with_cost_limit(spec.agent, cost_limit),
             spec=spec,
-            digest=_mixed(one.digest, moving),
+            digest=_combine(one.digest, moving),
             manifest=item.file if ":" in item.file else str(Path(item.file).absolute()),
             base=str(base),
             options=options,
@@ -217,7 +217,7 @@ def any_interactive(jobs: Iterable[Job]) -> bool:
     return False
 
 
-def _mixed(digest_text: str, fingerprint: str) -> str:
+def _combine(digest_text: str, fingerprint: str) -> str:
     """Combine ``digest_text`` with a fingerprint of files outside of the manifest, if there are any."""
     if not fingerprint:
         return digest_text
@@ -226,7 +226,7 @@ def _mixed(digest_text: str, fingerprint: str) -> str:
 
 def task_digest(task: DebugTask) -> str:
     """A digest of the task alone. It covers the files of a local repository."""
-    return _mixed(digest(task, None), _Fingerprints().of_source(task))
+    return _combine(digest(task, None), _Fingerprints().of_source(task))
 
 
 class _Fingerprints:

@@ -56,7 +56,7 @@ _GIT_SECONDS = 10.0
 _LONG_BYTES = 1_000
 
 
-def _person() -> Model:
+def _open_human() -> Model:
     from dgym.agents import HumanModel
 
     return HumanModel()
@@ -79,7 +79,7 @@ class Models:
     def catalog(self, config: str | None) -> "ModelCatalog":
         """The models of the file ``config``, which is read once. None: the user's own configuration."""
         if config not in self._catalogs:
-            self._catalogs[config] = load_models(config, human=_person, origin=self._origin)
+            self._catalogs[config] = load_models(config, human=_open_human, origin=self._origin)
         return self._catalogs[config]
 
     async def open(self, name: str, config: str | None) -> Model:

@@ -47,13 +47,13 @@ class Returned(msgspec.Struct, Generic[R], frozen=True):
     value: R
 
 
-class Raised(msgspec.Struct, frozen=True):
+class RunFailed(msgspec.Struct, frozen=True):
     """The work on a payload raised. The process continues with its other payloads."""
 
     error: str
 
 
-Message: TypeAlias = Reported[E] | Returned[R] | Raised
+Message: TypeAlias = Reported[E] | Returned[R] | RunFailed
 Run: TypeAlias = Callable[[P, Callable[[E], None]], Awaitable[R]]
 Work: TypeAlias = Callable[[], AbstractAsyncContextManager[Run[P, E, R]]]
 """Creates, in the process, the coroutine function and the resources that its runs share. It must be picklable."""
@@ -184,10 +184,10 @@ async def _run_all(pipe: "Connection[Any, Any]", work: Work[P, E, R]) -> None:
                 value = await run(payload, lambda event: send(key, Reported(event)))
             except Exception as error:
                 traceback.print_exc()
-                send(key, Raised(f"{type(error).__name__}: {error}"))
+                send(key, RunFailed(f"{type(error).__name__}: {error}"))
             except asyncio.CancelledError as error:
                 if not main.cancelling():
-                    send(key, Raised(type(error).__name__))
+                    send(key, RunFailed(type(error).__name__))
                 raise
             else:
                 send(key, Returned(value))

@@ -28,7 +28,7 @@ from dgym.agents import load_agent
 from dgym.episodes._events import Event, Finished, Started, Stepped
 from dgym.episodes._local import Job, SetCosts, effective_tools, run_episode, share_models, store_lost
 from dgym.episodes._player import Hooks
-from dgym.episodes._processes import Message, Raised, Reported, WorkerProcess, ready
+from dgym.episodes._processes import Message, Reported, RunFailed, WorkerProcess, ready
 from dgym.results import Attempt, StoredResult
 from dgym.session import SETUP_TIMEOUT_SECONDS
 from dgym.tools import load_tools
@@ -227,7 +227,7 @@ class WorkerProcesses:
     def _handle(self, process: _Process, job: Job, message: Message[Event, StoredResult], schedule: Schedule) -> None:
         if not isinstance(message, Reported):
             self._preparing.discard(id(job))
-        if isinstance(message, Raised):
+        if isinstance(message, RunFailed):
             self._lost(process, job, f"last with {message.error}", schedule)
         elif not isinstance(message, Reported):
             self._finished(job, message.value, schedule)

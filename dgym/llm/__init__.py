@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from dgym.llm._faults import Fault
     from dgym.llm._limits import TokenCounter
-    from dgym.llm._remote import Check, ModelCatalog, check_model, describe_model, load_models, withholding_model
+    from dgym.llm._remote import Check, ModelCatalog, capturing_model, check_model, describe_model, load_models
 
 __all__ = [
     "FILE_NAME",
@@ -41,6 +41,7 @@ __all__ = [
     "TokenUsage",
     "ToolDefinition",
     "Waiting",
+    "capturing_model",
     "check_model",
     "default_path",
     "describe_model",
@@ -50,7 +51,6 @@ __all__ = [
     "mask",
     "render_call",
     "user_directory",
-    "withholding_model",
     "write_arguments",
     "write_result",
     "write_template",
@@ -66,7 +66,7 @@ __getattr__ = lazy_names(
             "check_model",
             "describe_model",
             "load_models",
-            "withholding_model",
+            "capturing_model",
         ),
         "dgym.llm._completions": ("render_call",),
         "dgym.llm._config": (

@@ -139,7 +139,7 @@ def valid_arguments(call: ModelCall) -> str:
 def _as_text(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> list[Message]:
     """Convert calls to text and results to user messages, and describe the tools in the system message."""
     made: Mapping[str, ModelCall] = {call.id: call for message in messages for call in message.calls}
-    changed = [_one_as_text(message, made) for message in messages]
+    changed = [_message_as_text(message, made) for message in messages]
     if not tools or any(is_described(message.content) for message in changed[:1]):
         return changed
     description = describe_tools(tools)
@@ -149,7 +149,7 @@ def _as_text(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> li
     return [Message(role="system", content=description), *changed]
 
 
-def _one_as_text(message: Message, made: Mapping[str, ModelCall]) -> Message:
+def _message_as_text(message: Message, made: Mapping[str, ModelCall]) -> Message:
     if message.role == "tool":
         call = made.get(message.call_id or "")
         return Message(role="user", content=write_result(call.tool if call else "", message.content))

@@ -189,7 +189,7 @@ class TokenCounter:
         """Return the number of tokens of a reply."""
         return round(self._count_text(text) * self._factor) if text else 0
 
-    def learn(self, messages: Sequence[Message], tools: Sequence[ToolDefinition], reported: int) -> None:
+    def calibrate(self, messages: Sequence[Message], tools: Sequence[ToolDefinition], reported: int) -> None:
         """Correct the factor by the number of tokens that the model reported for a request."""
         raw = self._raw(messages, tools)
         if reported <= 0:
@@ -253,10 +253,10 @@ def load_tokenizer(name: str, token: Secret | None) -> CountText:
     def count(text: str) -> int:
         return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
-    return _Remembering(count)
+    return _CachedCount(count)
 
 
-class _Remembering:
+class _CachedCount:
     """Caches counts, because a request repeats nearly all texts of the previous one. Stores hashes instead of texts."""
 
     def __init__(self, count: CountText) -> None:

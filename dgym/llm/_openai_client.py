@@ -63,7 +63,7 @@ class OpenAIConnection:
             headers={"Accept-Encoding": "identity"},
             verify=_tls(),
         )
-        before = _sender(settings.headers) if withhold is None else _withholder(withhold)
+        before = _sender(settings.headers) if withhold is None else _capture_hook(withhold)
         self._http.event_hooks = {"request": [before], "response": [_bound]}
         self._client = _client(settings, url, get_token, self._http)
 
@@ -128,7 +128,7 @@ def _sender(headers: Mapping[str, Secret]) -> Callable[[Any], Awaitable[None]]:
     return add
 
 
-def _withholder(keep: Callable[[bytes], None]) -> Callable[[Any], Awaitable[None]]:
+def _capture_hook(keep: Callable[[bytes], None]) -> Callable[[Any], Awaitable[None]]:
     """Return a hook that calls ``keep`` with the body of the request, and aborts the request before it is sent."""
 
     async def end(request: Any) -> None:

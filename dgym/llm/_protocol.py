@@ -173,7 +173,7 @@ class Model(Protocol):
             ContextLengthExceeded: The messages are too long for the model. Shorten them and call again.
             ContentFiltered: The provider refused the messages or filtered every reply.
             ModelError: Another failure, after all retries.
-            PersonLeft: The person who acts as the model has quit.
+            HumanQuit: The person who acts as the model has quit.
         """
         ...
 

@@ -141,7 +141,7 @@ class RemoteModel:
         finally:
             wait.end()
         if reported is not None:
-            self._counter.learn(messages, tools, reported.input_tokens)
+            self._counter.calibrate(messages, tools, reported.input_tokens)
         return msgspec.structs.replace(
             reply,
             usage=reported or self._estimate(expected, reply),
@@ -176,7 +176,9 @@ class RemoteModel:
     ) -> tuple[Reply, TokenUsage | None]:
         """Send one request to the session's endpoint, as soon as the limits allow it."""
         async with contextlib.AsyncExitStack() as stack:
-            with wait.noticed(f"all of its {self.settings.max_concurrency} places are taken (max_concurrency)"):
+            with wait.announcing_delay(
+                f"all of its {self.settings.max_concurrency} places are taken (max_concurrency)"
+            ):
                 await stack.enter_async_context(self._limits.place())
             reserved = expected + self._last_output
             of_limit = "its limit of requests or tokens per minute is reached"
@@ -186,7 +188,7 @@ class RemoteModel:
             started = time.monotonic()
             wait.tries += 1
             try:
-                with wait.noticed(
+                with wait.announcing_delay(
                     f"no answer yet, try {wait.tries}, timeout_seconds {self.settings.timeout_seconds:g}"
                 ):
                     answer = await connection.send(body, headers)
@@ -261,7 +263,7 @@ class _Wait:
             self._notice(f"{cause}, again in {seconds:.0f} s")
 
     @contextlib.contextmanager
-    def noticed(self, cause: str) -> Iterator[None]:
+    def announcing_delay(self, cause: str) -> Iterator[None]:
         """Report the reason if the context takes too long."""
         timer = asyncio.get_running_loop().call_later(self._noticed, self._notice, cause)
         try:
@@ -518,7 +520,7 @@ def open_remote(name: str, settings: ModelSettings, *, withhold: Callable[[bytes
     return RemoteModel(name, settings, connect, counter=TokenCounter(**count))
 
 
-def withholding_model(name: str, settings: ModelSettings, keep: Callable[[bytes], None]) -> RemoteModel:
+def capturing_model(name: str, settings: ModelSettings, keep: Callable[[bytes], None]) -> RemoteModel:
     """Return a model that does not send its requests. It calls ``keep`` with the body and raises ModelMisconfigured.
 
     Raises:
@@ -581,13 +583,13 @@ async def check_model(catalog: ModelCatalog, name: str) -> list[Check]:
         except ModelError as error:
             checks.append(Check(model=name, endpoint=url, ok=False, message=str(error)))
         else:
-            checks.append(_judge(name, url, reply))
+            checks.append(_check_reply(name, url, reply))
         finally:
             await model.close()
     return checks
 
 
-def _judge(name: str, url: str, reply: Reply) -> Check:
+def _check_reply(name: str, url: str, reply: Reply) -> Check:
     calls = any(call.tool == _TOOL["name"] and call.error is None for call in reply.calls)
     usage = reply.usage
     parts = [f"answered in {reply.seconds_model:.1f} s"]

@@ -40,7 +40,7 @@ from dgym.results._library import (
     seconds_of,
 )
 from dgym.results._record import Record
-from dgym.results._rows import UNREADABLE, Attempted, EpisodeRow, StageDurations, TimedCall, run_of
+from dgym.results._rows import UNREADABLE, AttemptFields, EpisodeRow, StageDurations, TimedCall, run_of
 from dgym.results._store import (
     FILES,
     LOG,
@@ -62,7 +62,7 @@ __all__ = [
     "TRAJECTORY",
     "UNREADABLE",
     "Attempt",
-    "Attempted",
+    "AttemptFields",
     "DirectoryLibrary",
     "DirectoryStore",
     "EpisodeEntry",

@@ -25,7 +25,7 @@ from dgym.results._attempts import (
     is_plan,
     read_plan,
 )
-from dgym.results._rows import Attempted, EpisodeRow, row_of, run_of
+from dgym.results._rows import AttemptFields, EpisodeRow, row_of, run_of
 from dgym.results._store import FILES, RESULT, TRAJECTORY, ResultsStore, StoredItem
 from dgym.untrusted import open_regular
 
@@ -69,7 +69,7 @@ class EpisodeEntry(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     attempts: tuple[int, ...]
     state: str
-    about: Attempted
+    about: AttemptFields
     group: str = ""
     message: str = ""
     changed: float = 0.0
@@ -131,7 +131,7 @@ def unfinished_entry(
 ) -> EpisodeEntry:
     """The entry of an episode whose newest attempt does not have a result."""
     agent = header.agent
-    about = Attempted(
+    about = AttemptFields(
         namespace=header.namespace,
         episode=header.episode or path.rpartition("/")[2],
         task=header.task,

@@ -169,13 +169,13 @@ class Record:
         data, steps, self.unanswered = await self._read()
         if steps is None:
             self._unwritten = [header, *earlier]
-            self._went_on(earlier)
+            self._continue_clock(earlier)
             return tuple(earlier)
         whole = data[: data.rfind(b"\n") + 1]
         self._lines += whole
         # 0 makes the next save replace the file, because an incomplete last line cannot be appended to.
         self._saved = len(whole) if len(whole) == len(data) else 0
-        self._went_on(steps)
+        self._continue_clock(steps)
         return steps
 
     async def steps(self) -> tuple[tuple[TimedStep, ...], UnansweredStep | None]:
@@ -189,7 +189,7 @@ class Record:
         last = await self._patiently(lambda: self._store.read(self._place(IN_FLIGHT))) if steps else None
         return data, steps, _decode_in_flight(last, len(steps or ()))
 
-    def _went_on(self, steps: Sequence[TimedStep]) -> None:
+    def _continue_clock(self, steps: Sequence[TimedStep]) -> None:
         if steps:
             self._began -= steps[-1].elapsed_seconds
 

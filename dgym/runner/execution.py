@@ -60,7 +60,7 @@ class Job(object):
             if stdin is not None:
                 os.close(stdin)
         try:
-            self._attend(popen, begin + self._timeout)
+            self._read_until_end(popen, begin + self._timeout)
         finally:
             self._table.end_group(popen)
             self._drain()
@@ -92,7 +92,7 @@ class Job(object):
             for end in ends:
                 os.close(end)
 
-    def _attend(self, popen, deadline):
+    def _read_until_end(self, popen, deadline):
         """Read until the command has ended and its pipes are closed or kept open only by background processes."""
         done = popen.dgym_entry.done
         linger_until = quiet_until = None

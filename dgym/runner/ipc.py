@@ -24,7 +24,7 @@ def clear():
     Returns:
         The number of objects that were removed, and the number that are left.
     """
-    if _is_the_machines():
+    if _is_host_namespace():
         return 0, 0
     before = _objects()
     queues, objects = before
@@ -40,7 +40,7 @@ def clear():
     return max(0, _count(before) - left), left
 
 
-def _is_the_machines():
+def _is_host_namespace():
     try:
         return os.stat("/proc/self/ns/ipc").st_ino == _MACHINE
     except OSError:
@@ -74,11 +74,11 @@ def _objects():
         queues = []
     found = []
     for table, column, function in _KINDS:
-        found.extend((function, int(row[column])) for row in _rows(table) if not _goes_with_its_processes(row))
+        found.extend((function, int(row[column])) for row in _rows(table) if not _is_marked_for_removal(row))
     return queues, found
 
 
-def _goes_with_its_processes(row):
+def _is_marked_for_removal(row):
     return "shmid" in row and int(row["perms"], 8) & _SHM_DEST
 
 

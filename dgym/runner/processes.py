@@ -159,7 +159,7 @@ class ProcessTable(object):
             entry.done.wait(grace)
         family.update(self._family(popen))
         proctree.send_group(popen.pid, signal.SIGKILL)
-        proctree.kill_all_of(lambda: self._strays(entry.tag, family))
+        proctree.kill_all_of(lambda: self._find_orphans(entry.tag, family))
         entry.done.wait(5)
 
     def end_group(self, popen):
@@ -195,11 +195,11 @@ class ProcessTable(object):
         while _has_children() and time.monotonic() < deadline:
             time.sleep(_KILL_PAUSE)
         before = self._orphans_killed
-        clean = self._kill_everything()
+        clean = self._kill_all()
         with self._lock:
             return self._orphans_killed - before, clean
 
-    def _kill_everything(self):
+    def _kill_all(self):
         if os.getpid() == _INIT:
             # Process id -1 signals all processes of the namespace at once, including those of a fork bomb.
             proctree.send(-1, signal.SIGKILL)
@@ -216,7 +216,7 @@ class ProcessTable(object):
         """Kill all processes and refuse to start others. Returns True if no process is left."""
         with self._lock:
             self._closed = True
-        clean = self._kill_everything()
+        clean = self._kill_all()
         deadline = time.monotonic() + 5
         for entry in self.running():
             entry.done.wait(max(0.0, deadline - time.monotonic()))
@@ -238,7 +238,7 @@ class ProcessTable(object):
             return {}
         return {pid: proctree.start_time(pid) for pid in proctree.descendants(popen.pid)}
 
-    def _strays(self, tag, family):
+    def _find_orphans(self, tag, family):
         # An orphan without the runner's tag has cleared its environment. It cannot be attributed to a command, so it is
         # killed together with any command.
         with self._lock:

@@ -251,7 +251,7 @@ def small_sha256():
     return None
 
 
-class TooMuch(OSError):
+class LimitExceeded(OSError):
     """The operation exceeds the caller's limit."""
 
     def __init__(self):
@@ -263,7 +263,7 @@ class Hashing(object):
 
     Args:
         new: Constructor of the hash; hashlib's SHA-256 if None.
-        left: How many bytes may be read in total. ``digest`` raises ``TooMuch`` beyond this; None is unlimited.
+        left: How many bytes may be read in total. ``digest`` raises ``LimitExceeded`` beyond this; None is unlimited.
     """
 
     def __init__(self, new=None, left=None):
@@ -286,7 +286,7 @@ class Hashing(object):
                 if self._left is not None:
                     self._left -= len(block)
                     if self._left < 0:
-                        raise TooMuch
+                        raise LimitExceeded
                 state.update(block)
         return state.hexdigest()
 

@@ -57,14 +57,14 @@ class Trees(object):
             value, newest, paths, size = tree_worker.fingerprint(self._configuration.workspace, limit)
             if value != self._seen or newest + tree_worker.SETTLED_NS >= self._hashed_at:
                 self._seen = None
-                if paths > _FEW_PATHS or size > _FEW_BYTES or not self._write_here(target, limit):
+                if paths > _FEW_PATHS or size > _FEW_BYTES or not self._write_in_process(target, limit):
                     cache = os.path.join(state, "hashes.json")
                     with self._worker("manifest", self._configuration.workspace, cache, target, str(limit)) as worker:
                         worker.stdout.close()
                 self._seen, self._hashed_at = value, begin
             return os.open(target, os.O_RDONLY)
 
-    def _write_here(self, target, limit):
+    def _write_in_process(self, target, limit):
         """Write the manifest in this process. Returns False if this would take too long."""
         new = tree_worker.small_sha256()
         if new is None:
@@ -85,7 +85,7 @@ class Trees(object):
             if len(begin) > _FEW_UNPACKED:
                 break
         else:
-            _unpack_here(path, begin)
+            _unpack_in_process(path, begin)
             return
         with self._worker("unpack", path) as worker:
             worker.stdout.close()
@@ -178,11 +178,11 @@ class ChangedPaths(object):
                     continue
                 lines.append(tree_worker.describe(self._root, path, status, self._hashes, fresh, hashing))
                 if len(lines) > _MOST_LINES:
-                    raise tree_worker.TooMuch
+                    raise tree_worker.LimitExceeded
             self._hashes = fresh
             lines += [(tree_worker.key_of(path), None) for path in self._before if path not in paths]
             if len(lines) > _MOST_LINES:
-                raise tree_worker.TooMuch
+                raise tree_worker.LimitExceeded
             return [json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n" for line in lines]
 
     def digest(self, limit):
@@ -239,7 +239,7 @@ def _description(path, status):
     return ("%s %s" % (kind, content)).encode("ascii")
 
 
-def _unpack_here(path, data):
+def _unpack_in_process(path, data):
     try:
         tree_worker.unpack(path, io.BytesIO(data))
     except tree_worker.Unsafe as problem:

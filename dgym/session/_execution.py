@@ -220,7 +220,7 @@ class Toolbox:
         """The task's ``instructions`` and the tools that are available now."""
         return describe_tools(instructions, self.available.values(), self._notices)
 
-    async def greet(self, context: ToolContext, tools: Iterable[Tool]) -> list[str]:
+    async def reset_tools(self, context: ToolContext, tools: Iterable[Tool]) -> list[str]:
         """Return the introductions of ``tools``, which are available from now on."""
         texts = [text for tool in tools if (text := await tool.on_reset(context))]
         self._notices += texts
@@ -234,7 +234,7 @@ class Toolbox:
         if not new:
             return execution
         texts = [f"New from now on, the tool {tool.name}: {tool.description.partition(chr(10))[0]}" for tool in new]
-        texts = [execution.observation.text, *texts, *await self.greet(context, new)]
+        texts = [execution.observation.text, *texts, *await self.reset_tools(context, new)]
         observation = joined(execution.observation, texts, tool=execution.observation.tool)
         return msgspec.structs.replace(execution, observation=observation)
 

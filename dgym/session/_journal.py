@@ -211,7 +211,7 @@ class RecordedTrajectory(msgspec.Struct, frozen=True, kw_only=True):
             return self
         return msgspec.structs.replace(self, steps=(msgspec.structs.replace(recorded, observation=reset), *others))
 
-    def killed_again(self, killer: int) -> "RecordedTrajectory":
+    def with_another_death(self, killer: int) -> "RecordedTrajectory":
         """Return this trajectory after the sandbox died during the replay of step ``killer``.
 
         If the last step is poisoned, its observation also reports that death.

@@ -18,11 +18,11 @@ from dgym.session.scoring import (
     OpenUntouched,
     ScoringPlan,
     SuiteCache,
+    eval_may_not_have_run,
     label,
     score_changes,
     scored,
     shell_commands,
-    suggests_doubt,
 )
 from dgym.tracing import span
 from dgym.wire import EndReason, Result, Step
@@ -130,7 +130,7 @@ async def collect(
         return ChangeSet(changes={}, unscorable=f"the workspace's files cannot be listed: {error.strerror or error}")
     # For hundreds of thousands of files this takes seconds. It must not block other requests.
     allowed, refusals = await asyncio.to_thread(_divide, baseline, after, partial=changed is not None)
-    excess = _excess(allowed.paths)
+    excess = _exceeded_limit(allowed.paths)
     if excess:
         return ChangeSet(changes={}, refused=refusals, unscorable=excess)
     new_versions: dict[str, FileVersion | None] = {}
@@ -171,7 +171,7 @@ def _divide(
     return refuse(changes, baseline.policy, baseline.delivered, baseline.built)
 
 
-def _excess(paths: Sequence[str]) -> str:
+def _exceeded_limit(paths: Sequence[str]) -> str:
     if len(paths) > MAXIMUM_CHANGED_FILES:
         return f"{len(paths):,} files were changed; at most {MAXIMUM_CHANGED_FILES:,} are carried to the verifier"
     size = sum(len(encode_path(path)) for path in paths)
@@ -206,7 +206,7 @@ async def score(
         return await unscored(f"nothing was scored: {changes.unscorable}", baseline, changes, trajectory)
     plan = scoring_plan(task, baseline, changes, suite_cache)
     # True if an ``eval`` of the agent ended as if the tests could not run.
-    doubted = any(suggests_doubt(step.observation) for step in trajectory)
+    doubted = any(eval_may_not_have_run(step.observation) for step in trajectory)
     with span("score") as scoring:
         result = await score_changes(pristine, msgspec.structs.replace(plan, doubted=doubted), open_untouched)
         if scoring is not None:

@@ -166,7 +166,7 @@ class Sandboxes:
         return self._sandbox, self._baseline
 
     @property
-    def poisoned_here(self) -> tuple[int, ...]:
+    def own_poisoned_steps(self) -> tuple[int, ...]:
         """The poisoned steps whose sandbox was opened by this object."""
         return tuple(self.poisoned[self._poisoned_before :])
 

@@ -123,9 +123,9 @@ class Session:
         return frozenset(self._sandboxes.poisoned)
 
     @property
-    def poisoned_here(self) -> tuple[int, ...]:
+    def own_poisoned_steps(self) -> tuple[int, ...]:
         """The poisoned steps whose sandbox belonged to this session, in the order of the deaths."""
-        return self._sandboxes.poisoned_here
+        return self._sandboxes.own_poisoned_steps
 
     @property
     def last_death(self) -> float | None:
@@ -148,8 +148,8 @@ class Session:
             seconds=self._seconds,
             unread=self._sandboxes.unread,
         )
-        if not self.next_seq and self.poisoned_here:
-            return trajectory.killed_again(self.poisoned_here[-1])
+        if not self.next_seq and self.own_poisoned_steps:
+            return trajectory.with_another_death(self.own_poisoned_steps[-1])
         if self._call is None or self.next_seq not in poisoned:
             return trajectory
         observation = death_observation(self._call, self._sandboxes.death)
@@ -276,7 +276,7 @@ class Session:
             EpisodeOver: The episode has ended.
             SandboxLost: The sandbox died during the command.
         """
-        sandbox, _ = self._before_the_end()
+        sandbox, _ = self._current_sandbox()
 
         async def execute() -> RunResult:
             try:
@@ -296,7 +296,7 @@ class Session:
             EpisodeOver: The episode has ended.
             PathError: A path never existed.
         """
-        self._before_the_end()
+        self._current_sandbox()
         return await self._requests.once("restore", object(), lambda: self._sandboxes.restore(paths))
 
     async def add_tool(self, tool: Tool) -> None:
@@ -306,17 +306,17 @@ class Session:
             EpisodeOver: The episode has ended.
             SetupFailed: One of the setup commands failed.
         """
-        sandbox, _ = self._before_the_end()
+        sandbox, _ = self._current_sandbox()
         assert self._sandboxes.context is not None
         await run_setup(sandbox, tool.setup_commands, of=f" of tool {tool.name}")
         if self.toolbox.add(tool):
-            await self.toolbox.greet(self._sandboxes.context, [tool])
+            await self.toolbox.reset_tools(self._sandboxes.context, [tool])
 
     def remove_tool(self, name: str) -> None:
         """Make the tool unavailable."""
         self.toolbox.remove(name)
 
-    def _before_the_end(self) -> tuple[Sandbox, Baseline]:
+    def _current_sandbox(self) -> tuple[Sandbox, Baseline]:
         if self._finishing is not None:
             raise EpisodeOver("the episode is over; reset() starts a new one")
         return self._sandboxes.current()
@@ -356,7 +356,7 @@ class Session:
             if self._recorded is None:
                 self.deadline.run()
             instructions = self.task.spec.instructions.strip() or "Find and repair the bug."
-            texts = [instructions, *await self.toolbox.greet(context, self.tools.values())]
+            texts = [instructions, *await self.toolbox.reset_tools(context, self.tools.values())]
             sandbox, _ = self._sandboxes.current()
             first, self._environment = await asyncio.gather(
                 first_observation(self.tools, context, texts, evaluate=evaluate), read_environment(sandbox)

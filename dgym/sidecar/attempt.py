@@ -452,7 +452,7 @@ def _evidence_of(session: Session) -> Evidence:
     return Evidence(
         elapsed_seconds=round(session.deadline.elapsed, 3),
         step_in_flight=_step_in_flight(session),
-        poisoned_step=next(reversed(session.poisoned_here), None),
+        poisoned_step=next(reversed(session.own_poisoned_steps), None),
     )
 
 
@@ -477,7 +477,7 @@ def _state_of(session: Session | None, *, ended: bool) -> AttemptState:
         running=deadline.running and not ending,
         steps=session.steps,
         step_in_flight=_step_in_flight(session),
-        poisoned_steps=session.poisoned_here,
+        poisoned_steps=session.own_poisoned_steps,
         ending=ending,
         ended=ended,
     )

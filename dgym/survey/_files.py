@@ -315,7 +315,7 @@ def _tox(root: Path, project: dict[str, Any]) -> Automation:
 
 def _tox_ini(file: str, sections: dict[str, dict[str, str]]) -> Automation:
     names = [name for name in sections if name == "testenv"]
-    names += [name for name in sections if name.startswith("testenv:") and _is_of_tests(name.partition(":")[2])]
+    names += [name for name in sections if name.startswith("testenv:") and _refers_to_tests(name.partition(":")[2])]
     installs: list[str] = []
     groups: list[str] = []
     commands: list[str] = []
@@ -325,15 +325,15 @@ def _tox_ini(file: str, sections: dict[str, dict[str, str]]) -> Automation:
             for key in ("deps", "extras", "dependency_groups", "commands")
         }
         for line in value["deps"].splitlines():
-            installs += _words(_of_tests(line), whole=True)
+            installs += _words(_unconditional_line(line), whole=True)
         for line in value["extras"].splitlines():
-            installs += [f".[{extra}]" for extra in _of_tests(line).replace(",", " ").split()]
+            installs += [f".[{extra}]" for extra in _unconditional_line(line).replace(",", " ").split()]
         groups += value["dependency_groups"].replace(",", " ").split()
         commands += value["commands"].replace("\\\n", " ").splitlines()
     return _automation(file, commands, installs=installs, groups=groups)
 
 
-def _of_tests(line: str) -> str:
+def _unconditional_line(line: str) -> str:
     """A line of a tox setting without its condition. Empty if the condition is for environments without tests.
 
     A default environment does not meet a condition such as ``pytest6`` or ``django{42,50}``. The version of the
@@ -343,13 +343,13 @@ def _of_tests(line: str) -> str:
     condition = _CONDITION.match(line)
     if condition is None:
         return line
-    if is_of_checks(condition[1]):
+    if refers_to_checks(condition[1]):
         return ""
     rest = line[condition.end() :]
     return rest if {*_VERSIONED.findall(condition[1])} <= {"py", "pypy"} else re.split("[<>=!~;]", rest)[0]
 
 
-def is_of_checks(name: str) -> bool:
+def refers_to_checks(name: str) -> bool:
     """Whether a name refers to linters, types, documentation or releases, and not to tests."""
     words = set(re.split(r"[^a-z0-9]+", name[:200].lower()))
     return not words.isdisjoint(_CHECKS) and words.isdisjoint(_TEST_WORDS)
@@ -363,7 +363,9 @@ def _substituted(sections: dict[str, dict[str, str]], text: str) -> str:
 
 def _tox_toml(file: str, data: dict[str, Any]) -> Automation:
     environments = [table(data, "env_run_base")]
-    environments += [env for name, env in table(data, "env").items() if _is_of_tests(name) and isinstance(env, dict)]
+    environments += [
+        env for name, env in table(data, "env").items() if _refers_to_tests(name) and isinstance(env, dict)
+    ]
     installs: list[str] = []
     groups: list[str] = []
     commands: list[str] = []
@@ -385,7 +387,7 @@ def _nox(root: Path) -> Automation:
     commands: list[str] = []
     for session in python_answers("nox", [read_text(root, "noxfile.py")])[0] or ():
         runs = [shlex.join(words) for name, words in session["calls"] if name == "run"]
-        if any(_is_pytest(line) for line in runs) or _is_of_tests(session["name"]):
+        if any(_is_pytest(line) for line in runs) or _refers_to_tests(session["name"]):
             installs += [
                 word for name, words in session["calls"] if name in ("install", "run_install") for word in words
             ]
@@ -419,7 +421,7 @@ def _scripts(project: dict[str, Any]) -> Automation:
         for keys in (("scripts",), ("tasks",)):
             for name, value in table(project, "tool", tool, *keys).items():
                 command = value if isinstance(value, str) else table({"x": value}, "x").get("cmd")
-                scripts += [line for line in _lines(command) if _is_of_tests(name) or "test" in line]
+                scripts += [line for line in _lines(command) if _refers_to_tests(name) or "test" in line]
     return _automation("pyproject.toml", scripts)
 
 
@@ -490,7 +492,7 @@ def _is_pytest(command: str) -> bool:
     return _after(_words(command[:_LINE]), ("pytest", "py.test")) is not None
 
 
-def _is_of_tests(name: str) -> bool:
+def _refers_to_tests(name: str) -> bool:
     """Whether the name of a tox environment, session or script implies tests, such as ``py39`` or ``unit-tests``."""
     words = re.split(r"[-_:.]", name[:100].lower())
     return any(word in _TEST_WORDS or re.fullmatch(r"py[\d{},]{0,40}", word) for word in words)

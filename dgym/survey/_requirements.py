@@ -19,12 +19,12 @@ import msgspec
 from dgym.sandbox.local import requirement_name
 from dgym.survey._files import (
     Survey,
-    is_of_checks,
     python_answers,
     read_automation,
     read_ini,
     read_text,
     read_toml,
+    refers_to_checks,
     setup_arguments,
     strings,
     table,
@@ -400,7 +400,7 @@ class _RequirementsReader:
                         if extra.strip() and not _is_placeholder(extra):
                             self._extra(extra.strip())
                 elif include := _INCLUDE.match(word):
-                    if not _is_placeholder(include[1]) and not is_of_checks(Path(include[1]).stem):
+                    if not _is_placeholder(include[1]) and not refers_to_checks(Path(include[1]).stem):
                         self.file(self._root / include[1], named_by_file=False)
                 elif not word.startswith("-") and not _is_placeholder(word) and _REQUIREMENT.fullmatch(word):
                     lines.append(word)

@@ -105,12 +105,12 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
             if not rest or not parameter.positional:
                 break
             if parameter.is_list:
-                arguments[parameter.name] = [_from_word(word, parameter.type.__args__[0]) for word in rest]
+                arguments[parameter.name] = [_convert_word(word, parameter.type.__args__[0]) for word in rest]
                 rest = []
             else:
                 word = rest.pop(0)
                 arguments[parameter.name] = (
-                    word if parameter.takes_text else _from_word(word, parameter.type, parameter.kinds)
+                    word if parameter.takes_text else _convert_word(word, parameter.type, parameter.kinds)
                 )
         if rest:
             raise ValueError(f"too many words, from `{rest[0]}` on. Quote a word that contains spaces, as in a shell.")
@@ -236,7 +236,7 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _checked(parameter: ToolParameter, value: Any) -> Any:
     if isinstance(value, str) and not parameter.takes_text:
-        value = _from_word(value, parameter.type, parameter.kinds)
+        value = _convert_word(value, parameter.type, parameter.kinds)
     elif isinstance(value, float) and value.is_integer() and "integer" in parameter.kinds:
         value = int(value)
     try:
@@ -268,7 +268,7 @@ def _refuse_unusable_text(name: str, value: Any) -> None:
             _refuse_unusable_text(name, item)
 
 
-def _from_word(word: str, kind: Any, kinds: Sequence[str | None] = ()) -> Any:
+def _convert_word(word: str, kind: Any, kinds: Sequence[str | None] = ()) -> Any:
     """Convert a word to ``kind``. A number out of range is returned as a number, and other text unchanged.
 
     ``check`` rejects such values later, with a better message.

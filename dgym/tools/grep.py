@@ -107,7 +107,7 @@ async def _search(
     matches, end = _read(run.report, max_results)
     timed_out = run.ended_by == "timeout"
     if end is None and not timed_out:
-        raise ToolError(f"The search could not run.{_why(run)}")
+        raise ToolError(f"The search could not run.{_describe_failure(run)}")
     return matches, end or _End(), timed_out
 
 
@@ -127,7 +127,7 @@ def _read(report: bytes, max_results: int) -> tuple[list[_Match], _End | None]:
     return matches[:max_results], end
 
 
-def _why(run: RunResult) -> str:
+def _describe_failure(run: RunResult) -> str:
     return f" {run.text.strip()[-500:]}" if run.text.strip() else f" It ended by {run.ended_by}."
 
 

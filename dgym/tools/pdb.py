@@ -128,13 +128,13 @@ def render(result: DebugResult, timeout_seconds: float, *, source: bool = True) 
     if result.interrupted:
         parts.append(f"Interrupted: the command ran longer than {timeout_seconds:g} s.")
     if not result.refused:
-        parts.append(_where(result, source=source))
+        parts.append(_describe_position(result, source=source))
     parts.append(cut_notice(result.truncated_bytes, _ADVICE))
     parts.append("\n".join(result.notices))
     return "\n\n".join(part for part in parts if part.strip("\n"))
 
 
-def _where(result: DebugResult, *, source: bool) -> str:
+def _describe_position(result: DebugResult, *, source: bool) -> str:
     frame = result.frame
     if result.state == "stopped" and frame is not None:
         place = f"At {frame.file}:{frame.line} in {frame.function}"

@@ -13,7 +13,7 @@ from dgym.episodes import normalize
 from dgym.pace import Pace
 from dgym.results import EpisodeEntry, Library, RunProgress, is_live
 from dgym.results.report import Report, Run, RunComparison, TaskPair, compare, cost_of, make_report
-from dgym.ui._trajectories import Knowledge, Story, Turn, knowledge
+from dgym.ui._trajectories import Knowledge, Story, Turn, collect_knowledge
 
 PAGE_ROWS = 100
 _CHOICES = 200
@@ -331,7 +331,9 @@ def compare_episodes(a: Story, b: Story) -> EpisodesCompared:
     parted = next((index for index, line in enumerate(lines) if not line.same_call), None)
     answered = next((index for index, line in enumerate(lines) if line.same_call and not line.same_answer), None)
     before = len(lines) if parted is None else parted
-    return EpisodesCompared(tuple(lines), parted, answered, knowledge(a.turns[:before]), knowledge(b.turns[:before]))
+    return EpisodesCompared(
+        tuple(lines), parted, answered, collect_knowledge(a.turns[:before]), collect_knowledge(b.turns[:before])
+    )
 
 
 def _aligned(a: Sequence[Turn], b: Sequence[Turn]) -> Iterable[Line]:
@@ -343,8 +345,8 @@ def _aligned(a: Sequence[Turn], b: Sequence[Turn]) -> Iterable[Line]:
     matcher = SequenceMatcher(None, keys_a[common:], keys_b[common:], autojunk=False)
     for kind, low_a, high_a, low_b, high_b in matcher.get_opcodes():
         turns_a, turns_b = a[common + low_a : common + high_a], b[common + low_b : common + high_b]
-        yield from (map(_both, turns_a, turns_b) if kind == "equal" else _apart(turns_a, turns_b))
-    yield from _apart(a[_ALIGNED_STEPS:], b[_ALIGNED_STEPS:])
+        yield from (map(_both, turns_a, turns_b) if kind == "equal" else _paired_by_index(turns_a, turns_b))
+    yield from _paired_by_index(a[_ALIGNED_STEPS:], b[_ALIGNED_STEPS:])
 
 
 def _key(turn: Turn) -> bytes:
@@ -356,6 +358,6 @@ def _both(a: Turn, b: Turn) -> Line:
     return Line(a, b, same_call=True, same_answer=same)
 
 
-def _apart(a: Sequence[Turn], b: Sequence[Turn]) -> Iterable[Line]:
+def _paired_by_index(a: Sequence[Turn], b: Sequence[Turn]) -> Iterable[Line]:
     for index in range(max(len(a), len(b))):
         yield Line(a[index] if index < len(a) else None, b[index] if index < len(b) else None)

@@ -36,7 +36,7 @@ from dgym.ui._listing import (
     tokens,
     value_of,
 )
-from dgym.ui._trajectories import READ_BYTES, Story, Turn, knowledge, read_story, stage_bar, step_strip
+from dgym.ui._trajectories import READ_BYTES, Story, Turn, collect_knowledge, read_story, stage_bar, step_strip
 
 HOME, EPISODES, COMPARE, PAIR = "index.html", "episodes.html", "compare.html", "pair.html"
 STEPS_SHOWN = 100
@@ -151,7 +151,7 @@ class Pages:
             requests=requests,
             messages=requests.messages(turns),
             first=first,
-            known=knowledge(story.turns),
+            known=collect_knowledge(story.turns),
             result=result,
             tests=list(result.tests.items())[:_TESTS_SHOWN] if result is not None else [],
             stages=stage_bar(story, result),

@@ -122,8 +122,8 @@ class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
     rewrites: int = 0
 
 
-def knowledge(turns: Sequence[Turn]) -> Knowledge:
-    """Collect the knowledge from the observations of ``turns``."""
+def collect_knowledge(turns: Sequence[Turn]) -> Knowledge:
+    """Collect the collect_knowledge from the observations of ``turns``."""
     scores: list[tuple[int, str]] = []
     files: dict[str, None] = {}
     breakpoints: tuple[Breakpoint, ...] = ()

@@ -21,7 +21,7 @@ from dgym.wire.outcome import (
     IntegritySign,
     Outcome,
     Result,
-    Seen,
+    SignEvidence,
     read_cost,
     write_cost,
 )
@@ -39,7 +39,7 @@ __all__ = [
     "Outcome",
     "Result",
     "Score",
-    "Seen",
+    "SignEvidence",
     "Step",
     "ToolCall",
     "checked_action",

@@ -47,7 +47,7 @@ class Unanswered(InfrastructureError):
     """The call was not answered, or was answered with an error that may be temporary."""
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class RetryLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long requests are repeated.
 
     ``silence_seconds`` bounds the time without a useful answer, ``running_seconds`` the time in which the sidecar
@@ -97,8 +97,8 @@ class PodTransport:
         self._own: aiohttp.ClientSession | None = None
         self._limit = answer_limit
         if deadline_seconds is None:
-            patience = ANSWER_SECONDS + _MARGIN_SECONDS
-            self._timeout = timeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=patience)
+            retry_limits = ANSWER_SECONDS + _MARGIN_SECONDS
+            self._timeout = timeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=retry_limits)
         else:
             self._timeout = timeout(total=deadline_seconds, connect=min(3.0, deadline_seconds))
 
@@ -197,7 +197,7 @@ class PodClient:
         url: The address of the sidecar or the agent pod, or the route to it.
         token: The token of the role.
         epoch: The header ``Dgym-Epoch`` of the assignment for the role. None: the caller has no assignment.
-        patience: How long ``call`` repeats a request.
+        retry_limits: How long ``call`` repeats a request.
         transport: Shared connections, which ``close`` does not close. None: the client opens its own.
     """
 
@@ -207,13 +207,13 @@ class PodClient:
         token: str,
         *,
         epoch: str | None = None,
-        patience: Patience = Patience(),  # noqa: B008 - immutable
+        retry_limits: RetryLimits = RetryLimits(),  # noqa: B008 - immutable
         transport: PodTransport | None = None,
     ) -> None:
         self._route = Route(url) if isinstance(url, str) else url
         self._token = token
         self._headers = {} if epoch is None else {EPOCH_HEADER: epoch}
-        self._patience = patience
+        self._retry_limits = retry_limits
         self._transport = transport or PodTransport()
         self._owns_transport = transport is None
 
@@ -222,7 +222,7 @@ class PodClient:
         call: Call[Q, R],
         body: "Q | Upload | None" = None,
         *,
-        patience: Patience | None = None,
+        retry_limits: RetryLimits | None = None,
         **parameters: int | str,
     ) -> R:
         """Make the call, repeat it until it is answered, and return the answer.
@@ -231,7 +231,7 @@ class PodClient:
             DgymError: The error in the answer; see ``exception``.
             SandboxLost: The pod does not answer.
         """
-        repeats = _Repetition(patience or self._patience)
+        repeats = _Repetition(retry_limits or self._retry_limits)
         while True:
             try:
                 answer = await self.once(call, body, **parameters)
@@ -314,25 +314,25 @@ def _addressed(call: Call[Any, Any], parameters: dict[str, int | str]) -> tuple[
 class _Repetition:
     """The pauses between the repetitions of one request."""
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+    def __init__(self, retry_limits: RetryLimits) -> None:
+        self._retry_limits = retry_limits
         self._began = self._answered = time.monotonic()
-        self._pause = patience.first_pause_seconds
+        self._pause = retry_limits.first_pause_seconds
 
     async def pause(self, problem: str) -> None:
         """Wait before the next repetition, or give up."""
         now = time.monotonic()
-        if now - self._answered + self._pause > self._patience.silence_seconds:
+        if now - self._answered + self._pause > self._retry_limits.silence_seconds:
             raise SandboxLost(f"{problem} (asked for {now - self._answered:.0f} s)")
         await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - not for secrets
-        self._pause = min(2 * self._pause, self._patience.longest_pause_seconds)
+        self._pause = min(2 * self._pause, self._retry_limits.longest_pause_seconds)
 
     async def continue_running(self, what: str) -> None:
         """Continue after the report that the call runs."""
         last, self._answered = self._answered, time.monotonic()
-        if self._answered - self._began > self._patience.running_seconds:
+        if self._answered - self._began > self._retry_limits.running_seconds:
             raise SandboxLost(f"{what} has run for {self._answered - self._began:.0f} s and does not end")
-        self._pause = self._patience.first_pause_seconds
+        self._pause = self._retry_limits.first_pause_seconds
         if self._answered - last < self._pause:
             await asyncio.sleep(self._pause)
 

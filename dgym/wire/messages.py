@@ -55,7 +55,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @classmethod
-    def mistake(cls, problem: str) -> "ToolCall":
+    def invalid(cls, problem: str) -> "ToolCall":
         """Return the record of an invalid call of a model. The observation of its step is ``problem``."""
         return cls(tool="", arguments={"problem": problem})
 
@@ -71,7 +71,7 @@ def checked_action(action: Any) -> Any:
     A driver checks the actions that it sends, and a sidecar those that it receives.
     """
     problem = _problem(action)
-    return action if problem is None else ToolCall.mistake(problem)
+    return action if problem is None else ToolCall.invalid(problem)
 
 
 def _problem(action: Any) -> str | None:
@@ -84,12 +84,12 @@ def _problem(action: Any) -> str | None:
     if size > ACTION_LIMIT:
         return f"The action has {size:,} bytes as JSON; it can have at most {ACTION_LIMIT:,}."
     value = action.arguments if isinstance(action, ToolCall) else action
-    return _TOO_DEEP if _is_deeper(value, DEPTH_LIMIT) else None
+    return _TOO_DEEP if _is_nested_deeper(value, DEPTH_LIMIT) else None
 
 
-def _is_deeper(value: Any, levels: int) -> bool:
+def _is_nested_deeper(value: Any, levels: int) -> bool:
     children = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    return levels < 0 or any(_is_deeper(child, levels - 1) for child in children)
+    return levels < 0 or any(_is_nested_deeper(child, levels - 1) for child in children)
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

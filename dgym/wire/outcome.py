@@ -166,7 +166,7 @@ class IntegritySign(StrEnum):
     PATCH_MARKED = "PatchMarked"
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class SignEvidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An integrity sign and its evidence: paths, a command or a number of processes.
 
     A mark of the patch's review also has its ``file``, ``line`` (from 1; 0 for the whole file), ``construct`` and the
@@ -185,7 +185,7 @@ class Integrity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The integrity of a result: ``clean``, or ``review`` with the signs that were found."""
 
     clean: bool
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[SignEvidence, ...] = ()
 
     @property
     def label(self) -> str:

@@ -129,10 +129,10 @@ class QuotaView(WatchedObject, frozen=True, kw_only=True):
 
     def has_more_room(self, before: "QuotaView") -> bool:
         """True if less is used or more is allowed than in ``before``."""
-        return _is_less(self.status.used, before.status.used) or _is_less(before.status.hard, self.status.hard)
+        return _has_lower(self.status.used, before.status.used) or _has_lower(before.status.hard, self.status.hard)
 
 
-def _is_less(some: dict[str, str], others: dict[str, str]) -> bool:
+def _has_lower(some: dict[str, str], others: dict[str, str]) -> bool:
     """True if a quantity in ``some`` is lower than the one with the same name in ``others``, or is missing there."""
     try:
         return any(

@@ -27,7 +27,7 @@ from dgym.sidecar.preparation import Runners
 from dgym.sidecar.serving import TerminationLog
 from dgym.sidecar.settings import PREFIX, Settings
 from dgym.wire import calls
-from dgym.wire.client import Patience, PodClient
+from dgym.wire.client import PodClient, RetryLimits
 from dgym.wire.http import (
     EPOCH_HEADER,
     IDEMPOTENCY_HEADER,
@@ -41,7 +41,7 @@ from dgym.wire.signing import content_digest, make_epochs, sign_request
 from tests.support.calc import BUGGY, SOLUTION
 from tests.support.warm_programs import WarmProgram
 
-QUICK = Patience(silence_seconds=20, first_pause_seconds=0.02, longest_pause_seconds=0.2)
+QUICK = RetryLimits(silence_seconds=20, first_pause_seconds=0.02, longest_pause_seconds=0.2)
 FILES = {
     "calc.py": BUGGY,
     "check.py": "import calc\n\nassert calc.add(2, 3) == 5\n",
@@ -187,7 +187,7 @@ class Pod:
     # Calling
 
     def client(self, role):
-        client = PodClient(self.url, self.tokens[role], patience=QUICK)
+        client = PodClient(self.url, self.tokens[role], retry_limits=QUICK)
         self._stack.push_async_callback(client.close)
         return client
 
@@ -202,7 +202,7 @@ class Pod:
     ):
         task = make_task(self.directory / "workspace", **spec)
         given = epochs_of(epoch).prepare if epoch is not None else None
-        client = PodClient(self.url, self.tokens[Role.PREPARE], epoch=given, patience=QUICK)
+        client = PodClient(self.url, self.tokens[Role.PREPARE], epoch=given, retry_limits=QUICK)
         self._stack.push_async_callback(client.close)
         source = await open_source(task)
         await prepare(

@@ -116,7 +116,7 @@ MUTATIONS = {
     "an attempt is not given up before the next": lambda: patch.object(ResultsStore, "give_up", ResultsStore.get),
     "the sidecar is not asked while an end is awaited": lambda: patch.object(_controller, "sidecar_requests", _no_plan),
     "an end of all containers is the agent's doing": lambda: patch.multiple(
-        _pod_status, _UNOBSERVED_REASONS=(), _UNOBSERVED_CODE=-1, _together=lambda *_ends: False
+        _pod_status, _UNOBSERVED_REASONS=(), _UNOBSERVED_CODE=-1, _killed_together=lambda *_ends: False
     ),
     "a death with its pod is the agent's doing": lambda: patch.object(_pod_status, "_by_itself", lambda *_death: True),
     "a cancelled attempt is not scored": lambda: patch.object(_finish, "_cancelling", lambda *_view: None),
@@ -135,7 +135,7 @@ MUTATIONS = {
         _counts, "_is_cancelled", lambda _child: False
     ),
     "an agent whose model is out gets its episodes": lambda: patch.multiple(
-        Outages, of_agent_pods=lambda _self: ModelsOut(), everywhere=lambda _self: {}
+        Outages, of_agent_pods=lambda _self: ModelsOut(), by_pool=lambda _self: {}
     ),
     "an agent gets a pod that is not bound": lambda: patch.object(
         EpisodeInput, "is_bound", property(lambda _view: True)

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from dgym.errors import SetupFailed
-from dgym.locks import only_one, whole_in_thread
+from dgym.locks import hold_lock, whole_in_thread
 
 
 async def test_one_at_a_time(tmp_path):
@@ -14,7 +14,7 @@ async def test_one_at_a_time(tmp_path):
 
     async def work(number):
         waiting = lambda: waited.append(number)  # noqa: E731
-        async with only_one(tmp_path / "locks/work", waiting=waiting, timeout_seconds=60.0, error=SetupFailed):
+        async with hold_lock(tmp_path / "locks/work", waiting=waiting, timeout_seconds=60.0, error=SetupFailed):
             order.append(number)
             await asyncio.sleep(0)
             order.append(number)
@@ -26,9 +26,9 @@ async def test_one_at_a_time(tmp_path):
 
 async def test_waiting_has_an_end(tmp_path):
     path = tmp_path / "work"
-    async with only_one(path, waiting=list, timeout_seconds=60.0, error=SetupFailed):
+    async with hold_lock(path, waiting=list, timeout_seconds=60.0, error=SetupFailed):
         with pytest.raises(SetupFailed, match=r"another process has held .*work for 0 s"):
-            async with only_one(path, waiting=list, timeout_seconds=0.0, error=SetupFailed):
+            async with hold_lock(path, waiting=list, timeout_seconds=0.0, error=SetupFailed):
                 pass
 
 

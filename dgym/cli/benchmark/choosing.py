@@ -237,10 +237,10 @@ def episode_set(chosen: Chosen, choice: Choice) -> EpisodeSet:
         left_out=chosen.left_out,
     )
     made = _with_arms(made, choice.arms)
-    return _without_runs_of_the_suite(made) if any(task.spec.scoring.test_patch for task in chosen.tasks) else made
+    return _without_automatic_eval(made) if any(task.spec.scoring.test_patch for task in chosen.tasks) else made
 
 
-def _without_runs_of_the_suite(made: EpisodeSet) -> EpisodeSet:
+def _without_automatic_eval(made: EpisodeSet) -> EpisodeSet:
     """Switch off automatic test runs of the set's agents, unless their parameters set them.
 
     The entrypoint of a task with a test patch runs the whole test suite of the repository. That may take longer than
@@ -251,16 +251,16 @@ def _without_runs_of_the_suite(made: EpisodeSet) -> EpisodeSet:
     arms = tuple(
         arm
         if arm.agent.parameters is None and arm.agent.name in (None, name)
-        else msgspec.structs.replace(arm, agent=_only_by_a_call(arm.agent, arm.agent.name or name))
+        else msgspec.structs.replace(arm, agent=_eval_only_by_call(arm.agent, arm.agent.name or name))
         for arm in made.spec.arms
     )
     template = made.spec.template
     if common is not None:
-        template = msgspec.structs.replace(template, agent=_only_by_a_call(common, name))
+        template = msgspec.structs.replace(template, agent=_eval_only_by_call(common, name))
     return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, template=template, arms=arms))
 
 
-def _only_by_a_call(agent: _Agent, name: str) -> _Agent:
+def _eval_only_by_call(agent: _Agent, name: str) -> _Agent:
     try:
         found = load_agent(name)
     except PluginError:

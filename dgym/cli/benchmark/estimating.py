@@ -25,7 +25,7 @@ Unit = Literal["count", "bytes", "decimal"]
 DEFAULT_IMAGE_BYTES = 2_500_000_000
 DEFAULT_STEP_SECONDS = 15.0
 _HOUR = 3600
-Like = Sequence[Sequence[EpisodeRow]]
+SimilarEpisodes = Sequence[Sequence[EpisodeRow]]
 """For each planned episode, the earlier episodes that its estimate is based on. Empty without earlier episodes."""
 _TOKENS = ("input_tokens", "output_tokens")
 
@@ -166,7 +166,7 @@ def estimate(
         step_seconds: Assumed duration of a step, used if some episode has no earlier results.
     """
     names = tuple(dict.fromkeys(each.task.spec.image for each in planned if each.task.spec.image is not None))
-    like = _like(planned, [row for row in history if row.reason.is_counted])
+    like = _similar_episodes(planned, [row for row in history if row.reason.is_counted])
     pods, cpus = _times(planned, like, step_seconds)
     incoming, outgoing = _tokens(like)
     return Estimate(
@@ -195,7 +195,7 @@ def _pull_bytes(images: int, image_bytes: int) -> Figure:
     return Figure(value=images * image_bytes, basis="assumed", source=source)
 
 
-def _times(planned: Sequence[PlannedEpisode], like: Like, step_seconds: float) -> tuple[Figure, Figure]:
+def _times(planned: Sequence[PlannedEpisode], like: SimilarEpisodes, step_seconds: float) -> tuple[Figure, Figure]:
     if all(like):
         pods = sum(_mean(map(_pod_seconds, same)) for same in like)
         busy = sum(_mean(map(_busy_seconds, same)) * _cpus(each.task) for each, same in zip(planned, like, strict=True))
@@ -236,7 +236,7 @@ def _cpus(task: DebugTask) -> float:
     return float(parse_quantity(quantity)) if quantity else 1.0
 
 
-def _tokens(like: Like) -> tuple[Figure, Figure]:
+def _tokens(like: SimilarEpisodes) -> tuple[Figure, Figure]:
     if all(like):
         source = _measured_text(like)
         incoming = sum(_mean(row.input_tokens for row in same) for same in like)
@@ -249,7 +249,7 @@ def _tokens(like: Like) -> tuple[Figure, Figure]:
     return unknown, unknown
 
 
-def _cost(planned: Sequence[PlannedEpisode], like: Like, prices: Mapping[str, Price]) -> Figure:
+def _cost(planned: Sequence[PlannedEpisode], like: SimilarEpisodes, prices: Mapping[str, Price]) -> Figure:
     total, assumed, sources = 0.0, False, set()
     for each, same in zip(planned, like, strict=True):
         agent = each.episode.spec.agent
@@ -276,7 +276,7 @@ def _cost(planned: Sequence[PlannedEpisode], like: Like, prices: Mapping[str, Pr
     return Figure(value=total, basis="assumed" if assumed else "measured", source="; ".join(sorted(sources)))
 
 
-def _like(planned: Sequence[PlannedEpisode], rows: Sequence[EpisodeRow]) -> Like:
+def _similar_episodes(planned: Sequence[PlannedEpisode], rows: Sequence[EpisodeRow]) -> SimilarEpisodes:
     """Return earlier episodes of the same agent, model and task or, if none are found, of the same agent and model."""
     by_agent: defaultdict[tuple[str, str], list[EpisodeRow]] = defaultdict(list)
     by_task: defaultdict[tuple[str, str, str], list[EpisodeRow]] = defaultdict(list)
@@ -291,7 +291,7 @@ def _like(planned: Sequence[PlannedEpisode], rows: Sequence[EpisodeRow]) -> Like
     return found
 
 
-def _measured_text(like: Like) -> str:
+def _measured_text(like: SimilarEpisodes) -> str:
     return f"means of {len({row.path for same in like for row in same})} earlier episodes of this agent and model"
 
 

@@ -36,7 +36,7 @@ from dgym.kube import (
     PortUnreachable,
     Resource,
 )
-from dgym.results import FILES, Attempted, EpisodeEntry, EpisodeRow, Library, RunProgress, seconds_of
+from dgym.results import FILES, AttemptFields, EpisodeEntry, EpisodeRow, Library, RunProgress, seconds_of
 from dgym.wire import EndReason, Outcome
 from dgym.wire.assignments import RESULTS_AUDIENCE, RESULTS_PATH, ResultsList, StoredFile
 
@@ -127,7 +127,7 @@ class ResultsReader:
                 if isinstance(problem, PortUnreachable):
                     raise ClusterError(problem.message) from error
                 if problem is not None:
-                    with _rights_explained(self._namespace):
+                    with _explaining_forbidden(self._namespace):
                         raise problem from error
                 text = str(error) or type(error).__name__
                 raise ClusterError(f"pod {self._forward.pod} does not answer: {text}; try again") from error
@@ -141,7 +141,7 @@ async def open_results(client: Client, system_namespace: str) -> AsyncIterator[R
         ResultsRefused: The user may not connect to the pod, or may not read the results of the client's namespace.
         ClusterError: An operator pod does not run, or the kubeconfig does not have a token.
     """
-    with _rights_explained(system_namespace):
+    with _explaining_forbidden(system_namespace):
         operator = await _operator(client, system_namespace)
     credentials = _Credentials(client, system_namespace)
     await credentials.header()
@@ -161,7 +161,7 @@ async def open_results(client: Client, system_namespace: str) -> AsyncIterator[R
 
 
 @contextlib.contextmanager
-def _rights_explained(namespace: str) -> Iterator[None]:
+def _explaining_forbidden(namespace: str) -> Iterator[None]:
     """Turn ``Forbidden`` into an error that names the missing rights. The ClusterRoles for users do not grant them."""
     try:
         yield
@@ -364,7 +364,7 @@ def _entry(view: _StoredEpisode) -> EpisodeEntry:
     path = f"{metadata.namespace}/{metadata.name}/{metadata.uid}"
     group = labels.get(SET_LABEL, "")
     created = metadata.creation_timestamp.isoformat() if metadata.creation_timestamp is not None else ""
-    about = Attempted(
+    about = AttemptFields(
         namespace=metadata.namespace,
         episode=metadata.name,
         task=view.spec.task_ref.name or labels.get(TASK_LABEL, ""),
@@ -389,7 +389,7 @@ def _entry(view: _StoredEpisode) -> EpisodeEntry:
     )
 
 
-def _row(view: _StoredEpisode, about: Attempted, path: str, attempt: int) -> EpisodeRow | None:
+def _row(view: _StoredEpisode, about: AttemptFields, path: str, attempt: int) -> EpisodeRow | None:
     """Return the outcome in the form that reports count. None if the episode has not finished."""
     outcome = view.status.outcome
     if not view.finished or view.status.reason not in EndReason.__members__.values():

@@ -18,7 +18,7 @@ from typing import Protocol, Self
 import msgspec
 
 from dgym.agents import Exchange
-from dgym.env import Patience
+from dgym.env import RetryLimits
 from dgym.episodes._player import Models
 from dgym.episodes.agent_pod._telemetry import Gauges, Metrics
 from dgym.errors import ModelUnavailable
@@ -64,7 +64,7 @@ class Breaker:
         """Whether an episode may probe the model now."""
         return self._probe is None and now >= self._until
 
-    def admits(self, episode: object, now: float) -> bool:
+    def may_use_model(self, episode: object, now: float) -> bool:
         """Whether the episode may use the model. While the model is out, only a probe may."""
         if self.cause and not self.is_probe_due(now):
             return False
@@ -111,7 +111,7 @@ class Breakers:
             ModelUnavailable: The model is out, so the episode is not started, or the model failed in the context.
         """
         breaker = self._breakers.get(model)
-        if breaker is not None and not breaker.admits(episode, self._clock()):
+        if breaker is not None and not breaker.may_use_model(episode, self._clock()):
             raise ModelUnavailable(f"{breaker.cause}; no episode begins with it until a probe is answered")
         try:
             yield
@@ -164,7 +164,7 @@ Report = Callable[[Stage], None]
 """Called with the stage whenever it changes."""
 
 
-class Shared(msgspec.Struct, frozen=True, kw_only=True):
+class SharedResources(msgspec.Struct, frozen=True, kw_only=True):
     """The objects that all episodes of an agent pod share."""
 
     store: ResultsStore
@@ -173,7 +173,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     breakers: Breakers = msgspec.field(default_factory=Breakers)
     metrics: Metrics
     tracer: Tracer = OFF
-    patience: Patience = Patience()
+    retry_limits: RetryLimits = RetryLimits()
     store_retry_seconds: float = 30.0
     store_patience_seconds: float = 600.0
 
@@ -231,7 +231,7 @@ class AssignmentProgress:
         self._wait = cause
         self._report(self._state)
 
-    def went_on(self, steps: Sequence[Step]) -> None:
+    def report_earlier_steps(self, steps: Sequence[Step]) -> None:
         """Report the steps that earlier agent pods recorded."""
         self._steps = max(0, len(steps) - 1)
 
@@ -291,7 +291,7 @@ class Outdated(AssignmentRefused):
     """The pod has a later attempt of the episode, or a higher epoch of this attempt."""
 
 
-class _Held:
+class _RunningAssignment:
     """One assignment with its stage and its end."""
 
     def __init__(self, assignment: Assignment) -> None:
@@ -358,7 +358,7 @@ class Assignments:
         self.draining = False
         self.incarnation = uuid.uuid4().hex
         self._run_assignment = runner
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _RunningAssignment] = {}
         self._storing: dict[str, asyncio.Task[None]] = {}
         self._group = asyncio.TaskGroup()
         self._idle = asyncio.Event()
@@ -415,7 +415,7 @@ class Assignments:
         stored = before is None or before.is_storing
         if outdated is not None and not (stored and assignment.mode is AssignmentMode.RECOVER):
             outdated.cancel()
-        held = self._held[uid] = _Held(assignment)
+        held = self._held[uid] = _RunningAssignment(assignment)
         held.task = self._group.create_task(self._play(held, outdated), name=f"dgym-episode-{uid}")
         self._idle.clear()
         self._evict_oldest()
@@ -451,7 +451,7 @@ class Assignments:
     def _used(self) -> int:
         return sum(held.takes_slot for held in self._held.values())
 
-    async def _play(self, held: _Held, before: asyncio.Task[None] | None) -> None:
+    async def _play(self, held: _RunningAssignment, before: asyncio.Task[None] | None) -> None:
         try:
             if before is not None:
                 await asyncio.wait([before])

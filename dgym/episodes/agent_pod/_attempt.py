@@ -16,7 +16,7 @@ from dgym.agents import BaseAgent, Exchange, Tools, load_agent
 from dgym.api import STANDARD_TOOLS, AgentSpec, DebugTask, ToolSpec, digest
 from dgym.episodes._local import effective_tools
 from dgym.episodes._player import EpisodeRun, Hooks, Player, begin_provenance, failure_cause
-from dgym.episodes.agent_pod._assignments import AssignmentProgress, Ending, Report, Shared, failure
+from dgym.episodes.agent_pod._assignments import AssignmentProgress, Ending, Report, SharedResources, failure
 from dgym.episodes.agent_pod._session import LOST, Past, PodSession, make_past
 from dgym.episodes.agent_pod._telemetry import EpisodeLog, logging_into
 from dgym.errors import DgymError, EpisodeOver, ManifestError, ModelError, ModelUnavailable, Superseded
@@ -38,7 +38,7 @@ _STEPS_SECONDS = 2.0
 """Pause between two requests for the new steps of an external driver."""
 
 
-async def run_assignment(assignment: Assignment, shared: Shared, *, report: Report) -> Ending | None:
+async def run_assignment(assignment: Assignment, shared: SharedResources, *, report: Report) -> Ending | None:
     """Run an assignment to its end. Return None if another agent pod has the episode now.
 
     A retryable failure is returned as such, and the sandbox pod is kept. ``report`` is called with every change of the
@@ -76,7 +76,7 @@ class _Attempt:
     def __init__(
         self,
         assignment: Assignment,
-        shared: Shared,
+        shared: SharedResources,
         log: EpisodeLog,
         progress: AssignmentProgress,
         tracing: OpenSpan | None,
@@ -148,7 +148,7 @@ class _Attempt:
         pending_exchanges = past.unrecorded if past is not None else {}
         if (unanswered := self._record.unanswered) is not None:
             pending_exchanges = {**pending_exchanges, unanswered.seq: unanswered.exchanges}
-        self._progress.went_on(begun)
+        self._progress.report_earlier_steps(begun)
         hooks = Hooks(
             on_step=self._progress.step_recorded,
             on_exchange=lambda exchange, _steps: self._model_replied(exchange, player.price),

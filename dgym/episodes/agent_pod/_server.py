@@ -20,9 +20,17 @@ from aiohttp import web
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from dgym.env import Patience
+from dgym.env import RetryLimits
 from dgym.episodes._player import Models
-from dgym.episodes.agent_pod._assignments import Assignments, Breakers, Ending, NoSlot, Outdated, Report, Shared
+from dgym.episodes.agent_pod._assignments import (
+    Assignments,
+    Breakers,
+    Ending,
+    NoSlot,
+    Outdated,
+    Report,
+    SharedResources,
+)
 from dgym.episodes.agent_pod._attempt import run_assignment
 from dgym.episodes.agent_pod._telemetry import CONTENT_TYPE, Metrics
 from dgym.episodes.agent_pod._tokens import DIRECTORY, Tokens
@@ -293,7 +301,7 @@ async def serve(settings: AgentPodSettings) -> None:
         stack.callback(tracer.close)
         models = Models(origin="the chart's value agents.llmConfig (or the Secret agents.existingSecret)")
         stack.push_async_callback(models.close)
-        shared = Shared(
+        shared = SharedResources(
             store=open_store(settings.results),
             sources=SourceCache(
                 settings.cache_directory / "sources",
@@ -303,7 +311,7 @@ async def serve(settings: AgentPodSettings) -> None:
             models=models,
             metrics=metrics,
             tracer=tracer,
-            patience=Patience(silence_seconds=settings.sandbox_silence_seconds),
+            retry_limits=RetryLimits(silence_seconds=settings.sandbox_silence_seconds),
             store_retry_seconds=settings.store_retry_seconds,
             store_patience_seconds=settings.store_patience_seconds,
         )

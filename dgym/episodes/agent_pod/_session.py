@@ -16,7 +16,7 @@ from dgym.agents import Exchange, Tools
 from dgym.api import DebugTask
 from dgym.env import AsyncRepoEnv, prepare, read_steps
 from dgym.episodes._player import EpisodeRun
-from dgym.episodes.agent_pod._assignments import AssignmentProgress, Shared
+from dgym.episodes.agent_pod._assignments import AssignmentProgress, SharedResources
 from dgym.errors import (
     AccessRefused,
     ConflictError,
@@ -43,7 +43,7 @@ _MESSAGE_CHARACTERS = 4096
 _RELEASE_SECONDS = 5.0
 _MOST_STEPS = 10_000
 """The highest number of a step, since it is the maximum of ``maxSteps``."""
-_UNRECORDED = ToolCall.mistake("The call was not recorded.")
+_UNRECORDED = ToolCall.invalid("The call was not recorded.")
 _LOST = Observation(text="This step is missing in the trajectory, so it was not executed again.", ok=False)
 
 
@@ -56,17 +56,17 @@ class PodSession:
 
     retryable: tuple[type[Exception], ...] = (Superseded, ModelError, *LOST)
 
-    def __init__(self, assignment: Assignment, shared: Shared, progress: AssignmentProgress) -> None:
+    def __init__(self, assignment: Assignment, shared: SharedResources, progress: AssignmentProgress) -> None:
         self._assignment = assignment
         self._shared = shared
         self._progress = progress
         self.past: Past | None = None
         """The earlier steps that the reset replays if the pod is not prepared yet."""
         waiting = msgspec.structs.replace(
-            shared.patience, running_seconds=assignment.remaining_seconds + _MARGIN_SECONDS
+            shared.retry_limits, running_seconds=assignment.remaining_seconds + _MARGIN_SECONDS
         )
         self._client = PodClient(
-            assignment.sidecar_url, assignment.prepare_token, epoch=assignment.epochs.prepare, patience=waiting
+            assignment.sidecar_url, assignment.prepare_token, epoch=assignment.epochs.prepare, retry_limits=waiting
         )
         brief = min(waiting.silence_seconds, _RELEASE_SECONDS)
         self._at_release = msgspec.structs.replace(waiting, silence_seconds=brief)
@@ -87,7 +87,7 @@ class PodSession:
                 epochs=assignment.epochs,
                 prepare_token=assignment.prepare_token,
                 reset_key=f"{assignment.episode_uid}-{assignment.attempt}",
-                patience=self._shared.patience,
+                retry_limits=self._shared.retry_limits,
             ) as env:
                 yield env
 
@@ -108,7 +108,7 @@ class PodSession:
         if isinstance(over, Superseded):
             raise over
         try:
-            async with asyncio.timeout(self._shared.patience.silence_seconds):
+            async with asyncio.timeout(self._shared.retry_limits.silence_seconds):
                 return await self.result()
         except TimeoutError:
             raise SandboxLost(str(over)) from None
@@ -167,7 +167,7 @@ class PodSession:
     async def spans(self) -> tuple[Span, ...]:
         """The sidecar's spans of the trace. Empty if it does not answer."""
         try:
-            return (await self._client.call(calls.SPANS, patience=self._at_release)).spans
+            return (await self._client.call(calls.SPANS, retry_limits=self._at_release)).spans
         except DgymError as error:
             _log.info("the sidecar's spans were not fetched: %s", error)
             return ()
@@ -181,7 +181,7 @@ class PodSession:
         """
         request = ReleaseRequest(result_uri=result_uri, reason=reason, message=message[:_MESSAGE_CHARACTERS])
         try:
-            await self._client.call(calls.RELEASE, request, patience=self._at_release)
+            await self._client.call(calls.RELEASE, request, retry_limits=self._at_release)
         except Superseded:
             raise
         except (SandboxLost, EpisodeOver, AccessRefused) as error:

@@ -41,9 +41,9 @@ class Tokens:
         if authorization[: len(_SCHEME)].lower() != _SCHEME:
             return False
         token = authorization[len(_SCHEME) :].strip()
-        return self._is_operators(token) if role is AgentPodRole.ASSIGN else self._reads_results(token)
+        return self._is_from_operator(token) if role is AgentPodRole.ASSIGN else self._reads_results(token)
 
-    def _is_operators(self, token: str) -> bool:
+    def _is_from_operator(self, token: str) -> bool:
         key, now = _read(self._directory / AGENT_POD_KEY), int(self._clock()) // HOUR_SECONDS
         if key is None:
             return False

@@ -14,12 +14,12 @@ from dgym.results._rows import DISTRIBUTIONS, EpisodeRow, Facts, StageDurations
 from dgym.results.report._groups import (
     CONFIDENCE,
     TOO_FEW,
+    Distribution,
     Group,
     Interval,
     PassAtK,
     Price,
     Run,
-    Spread,
     bootstrap,
     figures_of,
     grouped,
@@ -329,7 +329,7 @@ class StageTime(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     stage: str
     episodes: int
-    seconds: Spread
+    seconds: Distribution
     share: float
 
 

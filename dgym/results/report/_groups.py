@@ -31,7 +31,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return f"{self.low * 100:.1f} to {self.high * 100:.1f}"
 
 
-class Spread(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Distribution(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Figures of the distribution of a quantity."""
 
     mean: float = 0.0
@@ -76,11 +76,11 @@ def mcnemar(better: int, worse: int) -> float:
     return min(1.0, 2 * tail / (1 << tosses))
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> Distribution:
     """Mean, median, 95th percentile and sum of ``values``. All are 0 without values."""
     if not values:
-        return Spread()
-    return Spread(
+        return Distribution()
+    return Distribution(
         mean=fmean(values), median=float(median(values)), p95=percentile(values, 0.95), total=math.fsum(values)
     )
 
@@ -204,7 +204,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         pass_at_1: The mean over tasks of the share of a task's samples that resolved it: the probability that one
             episode resolves a random task. Equals ``rate`` if all tasks have the same number of samples.
         reasons: Number of episodes by outcome.
-        steps: Steps of scored episodes; likewise the other ``Spread`` values.
+        steps: Steps of scored episodes; likewise the other ``Distribution`` values.
         cost: The cost of all tokens, None if it is unknown for an episode that used tokens.
         clean: Number of resolved episodes whose integrity label is clean, None if no scored episode has a label.
         signs: Number of episodes by integrity sign.
@@ -218,11 +218,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     interval: Interval
     pass_at_1: float
     reasons: dict[str, int]
-    steps: Spread
-    rewrites: Spread
-    seconds: Spread
-    input_tokens: Spread
-    output_tokens: Spread
+    steps: Distribution
+    rewrites: Distribution
+    seconds: Distribution
+    input_tokens: Distribution
+    output_tokens: Distribution
     cost: float | None = None
     clean: int | None = None
     signs: dict[str, int] = {}
@@ -360,7 +360,7 @@ def read_run(directories: Sequence[Path], *, every_configuration: bool = False) 
         kept = [record for record in found if isinstance(record, EpisodeRow)]
         ended = {_same(record): record.start_time for record in sorted(kept, key=lambda each: each.start_time)}
         open_runs = [run for run in found if isinstance(run, _Unfinished)]
-        unfinished.extend(run.path for run in open_runs if every_configuration or not run.is_before(ended))
+        unfinished.extend(run.path for run in open_runs if every_configuration or not run.is_superseded(ended))
         if not every_configuration:
             newest = list(_newest(kept))
             superseded += len(kept) - len(newest)
@@ -382,7 +382,7 @@ class _Unfinished(msgspec.Struct, frozen=True):
     path: str
     header: TrajectoryHeader
 
-    def is_before(self, ended: Mapping[_Same, str]) -> bool:
+    def is_superseded(self, ended: Mapping[_Same, str]) -> bool:
         """Whether a later run of the same episode has ended. ``ended`` has the start times of ended runs."""
         found = self.header
         agent, model = str(found.agent.get("name", "")), str(found.agent.get("model") or "")

@@ -94,12 +94,12 @@ def explain_misses(debugger, tracing_lost):
     for breakpoint_ in _by_number():
         if breakpoint_.enabled and not getattr(breakpoint_, "stops", 0):
             where = "%s:%d" % (debugger.relative(breakpoint_.file), breakpoint_.line)
-            why = _why(breakpoint_, tracing_lost, ran)
+            why = _explain_miss(breakpoint_, tracing_lost, ran)
             sentences.append("Breakpoint %d at %s %s." % (breakpoint_.number, where, why))
     return sentences
 
 
-def _why(breakpoint_, tracing_lost, ran):
+def _explain_miss(breakpoint_, tracing_lost, ran):
     reached = breakpoint_.hits - getattr(breakpoint_, "hits_before", 0)
     if reached and breakpoint_.cond:
         return "was reached %d times but its condition %s never held%s" % (

@@ -152,7 +152,7 @@ class Commands(pdb.Pdb):
     def _getval_except(self, arg, frame=None):
         values = self.values() if frame is None else frame.f_locals
         try:
-            return _Displayed(evaluate(arg, frame or self.curframe, values), self)
+            return _DisplayValue(evaluate(arg, frame or self.curframe, values), self)
         except BaseException:
             kind, value = sys.exc_info()[:2]
             return _Raised("** raised %s **" % traceback.format_exception_only(kind, value)[-1].strip())
@@ -209,13 +209,13 @@ class Commands(pdb.Pdb):
                 self.message(note)
         elif place.strip():
             self.failed = True
-            self._advise(place.strip())
+            self._print_next_code_line(place.strip())
 
     def _place_of(self, number):
         entry = pdb.bdb.Breakpoint.bpbynumber[number]
         return entry.file, entry.line, self.relative(entry.file)
 
-    def _advise(self, place):
+    def _print_next_code_line(self, place):
         """Print the next line with code, after pdb refused a breakpoint on a line without code."""
         filename, _, line = place.rpartition(":")
         found = self.lookupmodule(filename) if filename else self.canonic(self.defaultFile())
@@ -340,7 +340,7 @@ def unquoted(place):
     return words[0] if len(words) == 1 else place
 
 
-class _Displayed(object):
+class _DisplayValue(object):
     """Wraps the value of a display expression, so that its methods run without the debugger's frames on the stack."""
 
     def __init__(self, value, debugger):
@@ -384,7 +384,7 @@ _WITH_AWAIT = getattr(ast, "PyCF_ALLOW_TOP_LEVEL_AWAIT", 0)  # from Python 3.8 o
 def evaluate(expression, frame, frame_locals):
     """Returns the value of an expression in a frame. Raises the expression's exception."""
     code = compile(expression.strip(), "<string>", "eval", _WITH_AWAIT)
-    if frame_locals is frame.f_globals or not _nests(code):
+    if frame_locals is frame.f_globals or not _has_nested_code(code):
         return _run(code, frame, frame.f_globals, frame_locals)
     return _run(code, frame, _merged(frame.f_globals, frame_locals), frame_locals)
 
@@ -393,7 +393,7 @@ def execute(statement, frame, frame_locals):
     """Execute a statement in a frame. The value of an expression is passed to ``sys.displayhook``."""
     code = compile(statement + "\n", "<stdin>", "single", _WITH_AWAIT)
     try:
-        if frame_locals is frame.f_globals or not _nests(code):
+        if frame_locals is frame.f_globals or not _has_nested_code(code):
             _run(code, frame, frame.f_globals, frame_locals)
         else:
             _execute_merged(code, frame, frame_locals)
@@ -444,7 +444,7 @@ def _await(coroutine, frame):
     return task.result()
 
 
-def _nests(code):
+def _has_nested_code(code):
     return any(hasattr(constant, "co_code") for constant in code.co_consts)
 
 

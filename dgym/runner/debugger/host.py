@@ -196,7 +196,7 @@ class DebugHost(object):
             self._lost = []
         try:
             launch = choose(self._entrypoint, self._config.environment, self._workspace)
-            orders = self._orders(launch, reply.share())
+            settings = self._settings(launch, reply.share())
             program = self._take_spare(launch) or self._spawn(launch, reply.limit)
         except (LaunchRefused, OSError) as error:
             return self._refused(reply, str(error))
@@ -204,9 +204,9 @@ class DebugHost(object):
         self._ended = False
         self._changed = False
         reply.started = True
-        answer = self._await(reply, lambda: program.begin(orders, reply.deadline))
+        answer = self._await(reply, lambda: program.begin(settings, reply.deadline))
         if not answer["refused"]:
-            self._name(program.introduced, reply)
+            self._name(program.started_command, reply)
         return answer
 
     def _spawn(self, launch, limit):
@@ -216,7 +216,7 @@ class DebugHost(object):
     def prepare(self):
         """Called after a change of files. Ends an outdated program, and starts the process of the next run in advance.
 
-        The process waits for its orders. It has read names of files in the workspace, but not their contents.
+        The process waits for its settings. It has read names of files in the workspace, but not their contents.
         """
         if self._entrypoint is None:
             return
@@ -266,16 +266,16 @@ class DebugHost(object):
         modules = [_module_files(place) for place in places if os.path.isdir(place)]
         return launch.command(), environment, self._stdin, modules
 
-    def _name(self, introduced, reply):
+    def _name(self, started_command, reply):
         """Add a notice with the program: at each start for a shell command, otherwise once for each entrypoint."""
-        if introduced:
-            reply.notices.append("Debugging %s, the first Python program of the command." % introduced)
+        if started_command:
+            reply.notices.append("Debugging %s, the first Python program of the command." % started_command)
         elif self._named != self._entrypoint:
             reply.notices.append("Debugging %s." % self._entrypoint.strip())
         self._named = self._entrypoint
 
-    def _orders(self, launch, limit):
-        orders = {
+    def _settings(self, launch, limit):
+        settings = {
             "title": self._entrypoint.strip(),
             "workspace": self._workspace,
             "breakpoints": self._breakpoints,
@@ -286,7 +286,7 @@ class DebugHost(object):
             "listing": self._listing,
         }
         # The program of a shell command reports its own launch.
-        return orders if isinstance(launch, ShellLaunch) else dict(orders, **launch.fields())
+        return settings if isinstance(launch, ShellLaunch) else dict(settings, **launch.fields())
 
     # commands
 

@@ -45,7 +45,7 @@ class Program(object):
 
     Attributes:
         ending: The program's last message, or None.
-        introduced: Command line of the program that a shell command started, or None.
+        started_command: Command line of the program that a shell command started, or None.
         hit_by_children: Numbers of the breakpoints that forked children reached.
         written: Captured output of the program.
     """
@@ -53,14 +53,14 @@ class Program(object):
     def __init__(self, processes, start, workspace, limit, stdin=None):
         self._processes = processes
         self._start = start
-        self._orders = None
+        self._settings = None
         self._output, output = os.pipe()
         self._wake, self._woken_by = os.pipe()
         self._channel_open = start.channel is not None
         self._pid = None
         self._decoder = Decoder()
         self.ending = None
-        self.introduced = None
+        self.started_command = None
         self.hit_by_children = set()
         self.written = HeadAndTail(limit)
         _enlarge(output)
@@ -98,10 +98,10 @@ class Program(object):
         """The exit status (negative for a signal), or None while the program runs."""
         return self._processes.wait(self.popen, 0)
 
-    def begin(self, orders, deadline):
-        """Send the orders as soon as the program is connected, and wait like ``exchange``."""
-        self._orders = orders
-        return self.exchange(self._orders, deadline) if self._channel_open else self.wait(deadline)
+    def begin(self, settings, deadline):
+        """Send the settings as soon as the program is connected, and wait like ``exchange``."""
+        self._settings = settings
+        return self.exchange(self._settings, deadline) if self._channel_open else self.wait(deadline)
 
     def unreached(self):
         """Returns the reason why a shell command started no program to debug, or None if it started one."""
@@ -218,19 +218,19 @@ class Program(object):
             if kind == "end":
                 self.ending = message
             elif kind == "hello":
-                self._introduce(message)
+                self._send_settings(message)
             elif kind == "child":
                 self.hit_by_children.add(message["number"])
             else:
                 return message
 
-    def _introduce(self, hello):
-        """Send the orders to the program of a shell command, with the launch that the program reported."""
-        launch = dict(hello, type="orders")
-        self.introduced = launch["title"] = shown(hello["orig_argv"])
+    def _send_settings(self, hello):
+        """Send the settings to the program of a shell command, with the launch that the program reported."""
+        launch = dict(hello, type="settings")
+        self.started_command = launch["title"] = shown(hello["orig_argv"])
         try:
             self._start.channel.settimeout(_INTRODUCTION_SECONDS)
-            self._start.channel.sendall(encode(dict(self._orders, **launch)))
+            self._start.channel.sendall(encode(dict(self._settings, **launch)))
         except OSError:
             self._channel_open = False
 

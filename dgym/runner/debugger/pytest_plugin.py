@@ -33,10 +33,10 @@ def connect(debugger):
     """Register this module in ``sys.modules`` under the name of the plugin that pytest loads."""
     _state["debugger"] = debugger
     _state["hooks"] = (pdb.set_trace, getattr(sys, "breakpointhook", None))
-    sys.modules[NAME] = sys.modules.get(NAME) or _this_module()
+    sys.modules[NAME] = sys.modules.get(NAME) or _plugin_module()
 
 
-def _this_module():
+def _plugin_module():
     module = type(sys)(NAME, __doc__)
     module.__dict__.update(
         {name: value for name, value in globals().items() if name.startswith("pytest_") and callable(value)}

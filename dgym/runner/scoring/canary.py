@@ -102,7 +102,7 @@ def broken_checks():
     checks = [
         ("pytest.fail", lambda: pytest.fail("must fail")),
         ("pytest.raises", lambda: _expect_nothing_raised(pytest.raises)),
-        ("pytest.raises", lambda: _raise_the_wrong_thing(pytest.raises)),
+        ("pytest.raises", lambda: _raise_another_error(pytest.raises)),
         ("pytest.approx", lambda: _assert_unequal_is_equal(getattr(pytest, "approx", None))),
         ("unittest.TestCase.assertRaises", lambda: _expect_nothing_raised(case.assertRaises)),
     ]
@@ -126,7 +126,7 @@ def _expect_nothing_raised(raises):
         pass
 
 
-def _raise_the_wrong_thing(raises):
+def _raise_another_error(raises):
     with raises(KeyError):
         raise ValueError
 

@@ -20,16 +20,16 @@ _TEXT = 200
 _RANK = ("passed", "xpassed", "skipped", "xfailed", "failed", "error")
 
 
-def make_reporter(orders, write):
+def make_reporter(settings, write):
     """Returns the plugin for a pytest session."""
-    if orders["changed"] is None:
+    if settings["changed"] is None:
         return Reporter(write)
     from .canary import make_canary
 
     name = "test_" + os.urandom(6).hex()
     return Reporter(
         write,
-        changed=[os.path.join(orders["workspace"], path) for path in orders["changed"]],
+        changed=[os.path.join(settings["workspace"], path) for path in settings["changed"]],
         make_canary=lambda session, *callbacks: make_canary(session, name, *callbacks),
     )
 

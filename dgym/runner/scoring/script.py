@@ -246,18 +246,18 @@ sys.stdout.write("\\n" + json.dumps({str(name): str(outcome) for name, outcome i
 """
 
 
-def run(orders, write):
-    """Run the script of ``orders``, report each test and exit."""
+def run(settings, write):
+    """Run the script of ``settings``, report each test and exit."""
     _hide()
-    status, data, complete = _run_script(orders["script"])
+    status, data, complete = _run_script(settings["script"])
     text = data.decode("utf-8", "replace")
     if complete:
-        outcomes, why = _read(text, orders)
+        outcomes, why = _read(text, settings)
     else:
         outcomes, why = {}, "the script printed more than %d MiB" % (LIMIT_BYTES // 1024**2)
     for name, outcome in outcomes.items():
         write("test", id=name, outcome=reported(outcome))
-    write("reading", parser=orders["parser"], **({} if why is None else {"why": why}))
+    write("reading", parser=settings["parser"], **({} if why is None else {"why": why}))
     write("status", status=status)
     sys.stdout.flush()
     sys.exit(status)
@@ -318,13 +318,13 @@ def _read_output(stream, pieces):
         write_all(1, data)
 
 
-def _read(text, orders):
+def _read(text, settings):
     """Returns ``(outcomes, reason)`` as ``read_log`` does."""
-    marked = START in orders["script"]
-    if orders["parser"] != "code":
-        return read_log(text, PARSERS[orders["parser"]], marked)
+    marked = START in settings["script"]
+    if settings["parser"] != "code":
+        return read_log(text, PARSERS[settings["parser"]], marked)
     try:
-        return read_log(text, lambda part: _parse_with(orders["code"], part), marked)
+        return read_log(text, lambda part: _parse_with(settings["code"], part), marked)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return {}, "parserCode failed: %s" % error
 

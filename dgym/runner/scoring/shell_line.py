@@ -9,7 +9,7 @@ import json
 import os
 import sys
 
-_ORDERS = "DGYM_REPORT_ORDERS_FD"
+_SETTINGS = "DGYM_REPORT_SETTINGS_FD"
 _REPORT = "DGYM_REPORT_FD"
 _PLUGIN = "dgym_shell_plugin"
 
@@ -17,32 +17,32 @@ _PLUGIN = "dgym_shell_plugin"
 def enter_interpreter(load):
     """Called when an interpreter starts. ``load(name)`` imports a module of the runner and can also be called later."""
     _add_plugin(load)
-    orders = _orders()
-    if orders is not None:
-        _watch(orders, load)
+    settings = _settings()
+    if settings is not None:
+        _watch(settings, load)
 
 
 # The end of the program
 
 
-def _orders():
-    """Returns the orders of the shell line, or None if they are not available or if no file has changed."""
+def _settings():
+    """Returns the settings of the shell line, or None if they are not available or if no file has changed."""
     try:
-        descriptor = int(os.environ[_ORDERS])
+        descriptor = int(os.environ[_SETTINGS])
         report = int(os.environ[_REPORT])
-        orders = json.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode())
+        settings = json.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode())
         os.fstat(report)
     except (KeyError, OSError, ValueError):
         return None
-    return orders if orders.get("changed") else None
+    return settings if settings.get("changed") else None
 
 
-def _watch(orders, load):
+def _watch(settings, load):
     """Replace the functions that end this program by wrappers that report calls from changed code."""
     owner = os.getpid()
     report = load("descriptors").duplicate_high(int(os.environ[_REPORT]))
-    write = load("scoring.stages").open_writer(report, orders["token"])
-    changed = frozenset(os.path.realpath(os.path.join(orders["workspace"], path)) for path in orders["changed"])
+    write = load("scoring.stages").open_writer(report, settings["token"])
+    changed = frozenset(os.path.realpath(os.path.join(settings["workspace"], path)) for path in settings["changed"])
     posix = sys.modules[os.name]
 
     def replace(name):
@@ -87,7 +87,7 @@ def _add_plugin(load):
     plugin.pytest_load_initial_conftests = pytest_load_initial_conftests
     sys.modules[_PLUGIN] = plugin
     words = os.environ.get("PYTEST_ADDOPTS", "")
-    if _ORDERS in os.environ and _PLUGIN not in words:
+    if _SETTINGS in os.environ and _PLUGIN not in words:
         os.environ["PYTEST_ADDOPTS"] = (words + " -p " + _PLUGIN).strip()
 
 
@@ -96,7 +96,7 @@ def _report(manager, load):
 
     Its variables are removed from the environment, because a pytest that a test starts must not report.
     """
-    descriptors = os.environ.pop(_ORDERS, None), os.environ.pop(_REPORT, None)
+    descriptors = os.environ.pop(_SETTINGS, None), os.environ.pop(_REPORT, None)
     words = os.environ.pop("PYTEST_ADDOPTS", "").replace("-p " + _PLUGIN, "").strip()
     if words:
         os.environ["PYTEST_ADDOPTS"] = words
@@ -104,11 +104,11 @@ def _report(manager, load):
         return
     stages = load("scoring.stages")
     try:
-        orders = stages.read_orders(int(descriptors[0]))
+        settings = stages.read_settings(int(descriptors[0]))
         os.close(int(descriptors[0]))
         report = load("descriptors").move_high(int(descriptors[1]))
     except OSError:
         return
-    reporter = load("scoring.report").make_reporter(orders, stages.open_writer(report, orders.pop("token")))
+    reporter = load("scoring.report").make_reporter(settings, stages.open_writer(report, settings.pop("token")))
     reporter.watch()
     manager.register(reporter, "dgym-" + os.urandom(6).hex())

@@ -1,7 +1,7 @@
 """The two stages in which ``wrapper.py`` starts a task's entrypoint with a report of its outcome.
 
-The first stage runs isolated (``-I -S``), reads its orders from standard input and parses the entrypoint. It then
-executes the second stage under the entrypoint's own interpreter, or a shell. The orders contain a token that the
+The first stage runs isolated (``-I -S``), reads its settings from standard input and parses the entrypoint. It then
+executes the second stage under the entrypoint's own interpreter, or a shell. The settings contain a token that the
 program must not read, so they are passed in an unlinked file. The program could read an environment or arguments from
 ``/proc``.
 
@@ -13,7 +13,7 @@ import os
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ORDERS_VARIABLE = "DGYM_REPORT_ORDERS_FD"
+SETTINGS_VARIABLE = "DGYM_REPORT_SETTINGS_FD"
 REPORT_VARIABLE = "DGYM_REPORT_FD"
 _CHANGE_DIRECTORY = r"\s*cd\s+([\w./+-]+)\s*&&\s*"
 
@@ -21,21 +21,21 @@ _CHANGE_DIRECTORY = r"\s*cd\s+([\w./+-]+)\s*&&\s*"
 # The descriptors
 
 
-def _pack_orders(orders):
-    """Returns an inheritable descriptor of an unlinked file that contains ``orders``."""
+def _pack_settings(settings):
+    """Returns an inheritable descriptor of an unlinked file that contains ``settings``."""
     import json
     import tempfile
 
     with tempfile.TemporaryFile() as file:
-        file.write(json.dumps(orders).encode())
+        file.write(json.dumps(settings).encode())
         file.flush()
         descriptor = os.dup(file.fileno())
     os.set_inheritable(descriptor, True)
     return descriptor
 
 
-def read_orders(descriptor):
-    """Returns the orders from a descriptor of ``_pack_orders``. The position in the file does not change."""
+def read_settings(descriptor):
+    """Returns the settings from a descriptor of ``_pack_settings``. The position in the file does not change."""
     import json
 
     size = os.fstat(descriptor).st_size
@@ -71,40 +71,40 @@ def plan():
 
     from dgym_runner.launch import LaunchRefused
 
-    orders = json.loads(sys.stdin.buffer.read().decode())
+    settings = json.loads(sys.stdin.buffer.read().decode())
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    if orders["evaluation"] is not None:
-        _run_evaluation(orders)
+    if settings["evaluation"] is not None:
+        _run_evaluation(settings)
     try:
-        launch = _parse(orders["entrypoint"])
+        launch = _parse(settings["entrypoint"])
     except (LaunchRefused, OSError):
         launch = None  # the entrypoint needs a shell
     report = int(os.environ[REPORT_VARIABLE])
     os.set_inheritable(report, True)
     # Code of the task has not run yet. If this record is missing, the run did not start, and the agent is not
     # responsible for this.
-    write = open_writer(report, orders["token"])
+    write = open_writer(report, settings["token"])
     write("form", form="shell" if launch is None else "pytest" if launch.is_pytest else "python")
     if launch is None:
-        _run_shell(orders)
-    orders["launch"] = launch.fields()
+        _run_shell(settings)
+    settings["launch"] = launch.fields()
     environment = dict(os.environ)
     environment.update(launch.env)
-    environment[ORDERS_VARIABLE] = str(_pack_orders(orders))
+    environment[SETTINGS_VARIABLE] = str(_pack_settings(settings))
     argv = [launch.python] + list(launch.flags) + [os.path.join(HERE, "wrapper.py"), "--start"]
     os.execve(launch.python, argv, environment)
 
 
-def _run_evaluation(orders):
+def _run_evaluation(settings):
     """Run the evaluation script as a child of this process, and exit."""
     from dgym_runner.descriptors import move_high
     from dgym_runner.scoring import script
 
-    write = open_writer(move_high(int(os.environ[REPORT_VARIABLE])), orders["token"])
+    write = open_writer(move_high(int(os.environ[REPORT_VARIABLE])), settings["token"])
     write("form", form="script")
-    script.run(orders["evaluation"], write)
+    script.run(settings["evaluation"], write)
 
 
 def _parse(entrypoint):
@@ -129,16 +129,16 @@ def _parse(entrypoint):
     return launch
 
 
-def _run_shell(orders):
+def _run_shell(settings):
     """Replace this process by a shell that runs the line. The line's interpreters have the hook on PYTHONPATH."""
     import tempfile
 
     from dgym_runner import shims
 
     environment = shims.hook_scored(tempfile.mkdtemp(prefix="dgym-programs-"), os.environ)
-    environment[ORDERS_VARIABLE] = str(_pack_orders(orders))
+    environment[SETTINGS_VARIABLE] = str(_pack_settings(settings))
     shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
-    os.execve(shell, [shell, "-c", orders["entrypoint"]], environment)
+    os.execve(shell, [shell, "-c", settings["entrypoint"]], environment)
 
 
 # The second stage
@@ -155,10 +155,10 @@ def start(loaded):
     from dgym_runner.descriptors import move_high
     from dgym_runner.scoring import start as program  # imported while the workspace is not on sys.path
 
-    descriptor = int(os.environ.pop(ORDERS_VARIABLE))
+    descriptor = int(os.environ.pop(SETTINGS_VARIABLE))
     report = int(os.environ.pop(REPORT_VARIABLE))
-    orders = read_orders(descriptor)
+    settings = read_settings(descriptor)
     os.close(descriptor)
-    write = open_writer(move_high(report), orders.pop("token"))
+    write = open_writer(move_high(report), settings.pop("token"))
     sys.path[:] = path
-    program.run(orders, write, loaded)
+    program.run(settings, write, loaded)

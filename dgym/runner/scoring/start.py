@@ -14,36 +14,36 @@ from dgym_runner import main_program
 from dgym_runner.frames import call_from
 
 
-def run(orders, write, loaded):
-    """Run the program of ``orders`` and exit. ``loaded`` has the names of the modules that the interpreter loads."""
-    if orders["launch"]["is_pytest"]:
-        _run_pytest(orders, write)
+def run(settings, write, loaded):
+    """Run the program of ``settings`` and exit. ``loaded`` has the names of the modules that the interpreter loads."""
+    if settings["launch"]["is_pytest"]:
+        _run_pytest(settings, write)
     else:
-        _run_program(orders, write, loaded)
+        _run_program(settings, write, loaded)
 
 
 # pytest
 
 
-def _run_pytest(orders, write):
-    launch = orders["launch"]
+def _run_pytest(settings, write):
+    launch = settings["launch"]
     pytest = _import_pytest(launch)
     from .report import make_reporter
 
-    sys.argv = [pytest.__file__ if launch["kind"] == "module" else launch["target"]] + _pytest_arguments(orders)
-    status = int(_call_alone(pytest.main, sys.argv[1:], [make_reporter(orders, write)]))
+    sys.argv = [pytest.__file__ if launch["kind"] == "module" else launch["target"]] + _pytest_arguments(settings)
+    status = int(_call_alone(pytest.main, sys.argv[1:], [make_reporter(settings, write)]))
     _flush_streams()
     write("status", status=status & 0xFF)
     sys.exit(status)
 
 
-def _pytest_arguments(orders):
+def _pytest_arguments(settings):
     extra = []
-    if orders["collect_only"]:
+    if settings["collect_only"]:
         extra.append("--collect-only")
-    if orders["setup_only"]:
+    if settings["setup_only"]:
         extra += ["--setup-only", "--continue-on-collection-errors"]
-    return list(orders["launch"]["argv"]) + extra + list(orders["select"])
+    return list(settings["launch"]["argv"]) + extra + list(settings["select"])
 
 
 def _import_pytest(launch):
@@ -84,10 +84,10 @@ def _flush_streams():
 # Scripts and modules
 
 
-def _run_program(orders, write, loaded):
-    launch = orders["launch"]
+def _run_program(settings, write, loaded):
+    launch = settings["launch"]
     kind, target = launch["kind"], launch["target"]
-    changed = [os.path.realpath(os.path.join(orders["workspace"], path)) for path in orders["changed"] or ()]
+    changed = [os.path.realpath(os.path.join(settings["workspace"], path)) for path in settings["changed"] or ()]
     sys.argv = ["-m" if kind == "module" else target] + list(launch["argv"])
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = launch["orig_argv"]

@@ -18,7 +18,7 @@ import msgspec
 
 from dgym.decoding import DECODE_ERRORS
 from dgym.errors import SandboxStartFailed
-from dgym.locks import only_one
+from dgym.locks import hold_lock
 from dgym.sandbox._cache import cache_directory
 from dgym.sandbox._protocol import EngineName
 
@@ -267,7 +267,7 @@ async def ensure_image(engine: Engine, name: str, progress: Progress | None = No
         raise SandboxStartFailed(_how_to_build(engine, name))
     notify = progress or (lambda _: None)
     key = hashlib.sha256(f"{engine.program}\0{name}".encode()).hexdigest()[:20]
-    async with only_one(
+    async with hold_lock(
         lock_directory() / f"pull-{key}",
         waiting=lambda: notify(f"waiting for another process that pulls {name}"),
         timeout_seconds=PULL_SECONDS,

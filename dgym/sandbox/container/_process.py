@@ -216,7 +216,7 @@ async def remove_abandoned_containers(engine: Engine) -> list[str]:
     Raises:
         SandboxStartFailed: The engine does not answer, or a container cannot be removed.
     """
-    existing = await _ours(engine)
+    existing = await _own_containers(engine)
     abandoned = [name for name in existing if is_abandoned(name)]
     for name in abandoned:
         await remove_container(engine, name)
@@ -240,11 +240,11 @@ async def remove_unused_locks(engines: Iterable[Engine]) -> None:
     """Remove the locks of dead processes for which none of these engines has a container."""
     existing: set[str] = set()
     for engine in engines:
-        existing.update(await _ours(engine))
+        existing.update(await _own_containers(engine))
     forget_unused(existing)
 
 
-async def _ours(engine: Engine) -> list[str]:
+async def _own_containers(engine: Engine) -> list[str]:
     found = await engine.call(
         "ps", "--all", "--filter", f"label={LABEL}={scope()}", "--format", "{{.Names}}", timeout_seconds=30.0
     )

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from dgym.api import split_hashes
 from dgym.errors import ManifestError, SetupFailed
-from dgym.locks import only_one, whole_in_thread
+from dgym.locks import hold_lock, whole_in_thread
 from dgym.sandbox._cache import cache_directory
 from dgym.sandbox.local._interpreter import Interpreter, inspect_interpreter, resolve_python
 
@@ -105,7 +105,7 @@ async def ensure_environment(
     path = cache_directory() / "environments" / _digest(interpreter, [*upgrade, *contents])
     notify = progress or (lambda _: None)
     if not _is_ready(path):
-        async with only_one(
+        async with hold_lock(
             path.with_name(f"{path.name}.lock"),
             waiting=lambda: notify("waiting for another process that builds the same environment"),
             timeout_seconds=_LOCK_SECONDS,

@@ -25,7 +25,7 @@ import msgspec
 from dgym.api import Environment, split_hashes
 from dgym.decoding import DECODE_ERRORS
 from dgym.errors import ManifestError, SetupFailed
-from dgym.locks import only_one, whole_in_thread
+from dgym.locks import hold_lock, whole_in_thread
 from dgym.sandbox._cache import cache_directory, runner_digest
 from dgym.sandbox._protocol import ManifestEntry, RunResult, SandboxSpec
 from dgym.sandbox.local._environments import Progress, ensure_environment, requirement_name
@@ -167,7 +167,7 @@ async def install_project(source: Path, request: ProjectRequest, progress: Progr
     notify = progress or (lambda _: None)
     place = cache_directory() / "projects" / _key(source, request)
     if (record := _load(place)) is None:
-        async with only_one(
+        async with hold_lock(
             place.with_name(f"{place.name}.lock"),
             waiting=lambda: notify("waiting for another process that installs the same project"),
             timeout_seconds=_BUILD_SECONDS,

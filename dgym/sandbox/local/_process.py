@@ -163,11 +163,11 @@ async def kill_leftovers(directory: Path, known: set[int]) -> list[int]:
     """
     end = time.monotonic() + _DEAD_SECONDS
     mark = os.fsencode(directory) + b"/"
-    births = {process: birth for process in known if (birth := _birth(process)) is not None}
+    births = {process: birth for process in known if (birth := _start_time(process)) is not None}
     while True:
         # In a thread, because reading the environment of all processes of the machine would block other episodes.
         marked = await asyncio.to_thread(_marked, mark)
-        left = {process for process, birth in births.items() if _birth(process) == birth} | marked
+        left = {process for process, birth in births.items() if _start_time(process) == birth} | marked
         if not left or time.monotonic() > end:
             return sorted(left)
         for process in left:
@@ -265,7 +265,7 @@ def _marked(mark: bytes) -> set[int]:
     found: set[int] = set()
     for process in _processes():
         with suppress(OSError):
-            if mark in Path(f"/proc/{process}/environ").read_bytes() and _birth(process) is not None:
+            if mark in Path(f"/proc/{process}/environ").read_bytes() and _start_time(process) is not None:
                 found.add(process)
     return found - {os.getpid()}
 
@@ -274,7 +274,7 @@ def _processes() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - twice as fast, and polled
 
 
-def _birth(process: int) -> bytes | None:
+def _start_time(process: int) -> bytes | None:
     """Return the start time of a process, because its id may be reused; None if the process is dead."""
     fields = _stat(process)
     return fields[19] if fields and fields[0] not in (b"Z", b"X") else None

@@ -100,7 +100,7 @@ class LocalProvider(SandboxProvider):
                 if (rust := self._project.rust) is not None:
                     crates = _bubblewrap.CRATES_INSIDE if rust.crates and kind == "bubblewrap" else rust.crates
                     write_cargo_home(prepared.overlay, prepared.overlay_inside, rust, crates)
-            prepared.launch = (_under_bubblewrap if kind == "bubblewrap" else _in_the_open)(prepared, self._spec)
+            prepared.launch = (_under_bubblewrap if kind == "bubblewrap" else _launch_unisolated)(prepared, self._spec)
         except BaseException:
             prepared.remove()
             raise
@@ -327,7 +327,7 @@ def _under_bubblewrap(prepared: _Prepared, spec: SandboxSpec) -> _Launch:
     )
 
 
-def _in_the_open(prepared: _Prepared, spec: SandboxSpec) -> _Launch:
+def _launch_unisolated(prepared: _Prepared, spec: SandboxSpec) -> _Launch:
     interpreter, directory = prepared.interpreter, prepared.directory
     shims = _shims(prepared)
     # A copy, because these programs can change the runner's files, and the next sandbox must not use changed files.

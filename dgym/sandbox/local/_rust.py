@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from dgym.errors import SetupFailed
-from dgym.locks import only_one, whole_in_thread
+from dgym.locks import hold_lock, whole_in_thread
 from dgym.sandbox._cache import cache_directory
 from dgym.sandbox.local._environments import Progress, run_installer
 from dgym.untrusted import TEXT_LIMIT, parse_toml_documents
@@ -86,7 +86,7 @@ async def _vendor(toolchain: Path, files: Mapping[str, str], progress: Progress)
     digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:20]
     path = cache_directory() / "crates" / digest
     if not (path / _READY).is_file():
-        async with only_one(
+        async with hold_lock(
             path.with_name(f"{path.name}.lock"),
             waiting=lambda: progress("waiting for another process that downloads the same crates"),
             timeout_seconds=_LOCK_SECONDS,

@@ -3,30 +3,30 @@
 from dgym.session.scoring._assessment import (
     BUILD_FILES,
     Assessment,
-    Lack,
+    UnmetRequirement,
     assess,
-    find_lacks,
-    lacks_in_output,
+    find_unmet_requirements,
+    unmet_requirements_in_output,
     unsteady_tests,
 )
 from dgym.session.scoring._integrity import label, shell_commands
 from dgym.session.scoring._protection import patched_versions, read_versions, write_versions
-from dgym.session.scoring._score import ALREADY_PASSES, SuiteCache, list_paths, scored, suggests_doubt
+from dgym.session.scoring._score import ALREADY_PASSES, SuiteCache, eval_may_not_have_run, list_paths, scored
 from dgym.session.scoring._scorer import OpenUntouched, ScoringPlan, check_evaluation, run_version, score_changes
 
 __all__ = [
     "ALREADY_PASSES",
     "BUILD_FILES",
     "Assessment",
-    "Lack",
     "OpenUntouched",
     "ScoringPlan",
     "SuiteCache",
+    "UnmetRequirement",
     "assess",
     "check_evaluation",
-    "find_lacks",
+    "eval_may_not_have_run",
+    "find_unmet_requirements",
     "label",
-    "lacks_in_output",
     "list_paths",
     "patched_versions",
     "read_versions",
@@ -34,7 +34,7 @@ __all__ = [
     "score_changes",
     "scored",
     "shell_commands",
-    "suggests_doubt",
+    "unmet_requirements_in_output",
     "unsteady_tests",
     "write_versions",
 ]

@@ -75,7 +75,7 @@ _TOO_SLOW = (
 )
 
 
-class Lack(msgspec.Struct, frozen=True, kw_only=True):
+class UnmetRequirement(msgspec.Struct, frozen=True, kw_only=True):
     """A missing dependency of tests, or of files that could not be collected.
 
     Attributes:
@@ -121,8 +121,10 @@ _REASONS: dict[Kind, str] = {
 }
 
 
-def find_lacks(run: EntrypointResult, paths: Collection[str], build_files: str = "") -> list[Lack]:
-    """Find what the tests of the untouched repository lack.
+def find_unmet_requirements(
+    run: EntrypointResult, paths: Collection[str], build_files: str = ""
+) -> list[UnmetRequirement]:
+    """Find the requirements of the tests that the environment of the untouched repository does not meet.
 
     Args:
         run: A run of the untouched repository, without watching for tampering.
@@ -131,38 +133,40 @@ def find_lacks(run: EntrypointResult, paths: Collection[str], build_files: str =
     """
     unbuilt = []
     if _DECLARES_EXTENSION.search(build_files) and not any(_BUILT.search(path) for path in paths):
-        unbuilt = [Lack(kind="extension", name="that setup.py or pyproject.toml declares")]
+        unbuilt = [UnmetRequirement(kind="extension", name="that setup.py or pyproject.toml declares")]
     report = run.report
     if report is None:
-        return unbuilt + lacks_in_output(run.run.text)
+        return unbuilt + unmet_requirements_in_output(run.run.text)
     failing = {test for test, outcome in report.outcomes.items() if outcome in _BAD} | set(report.collection_errors)
     found: dict[tuple[Kind, str], list[str]] = {}
     for test, causes in report.causes.items():
         skipped = test not in failing
-        lack = lack_of(causes, paths, skipped=skipped)
-        if lack is not None:
-            found.setdefault(lack, []).append(test)
-    lacks = [Lack(kind=kind, name=name, tests=tuple(tests)) for (kind, name), tests in found.items()]
-    if any(lack.kind == "extension" for lack in lacks):
+        requirement = requirement_of_failure(causes, paths, skipped=skipped)
+        if requirement is not None:
+            found.setdefault(requirement, []).append(test)
+    unmet = [UnmetRequirement(kind=kind, name=name, tests=tuple(tests)) for (kind, name), tests in found.items()]
+    if any(requirement.kind == "extension" for requirement in unmet):
         unbuilt = []
-    return unbuilt + (lacks if report.outcomes or lacks else lacks_in_output(run.run.text))
+    return unbuilt + (unmet if report.outcomes or unmet else unmet_requirements_in_output(run.run.text))
 
 
-def lack_of(causes: Iterable[Cause], paths: Collection[str], *, skipped: bool = False) -> tuple[Kind, str] | None:
-    """Find the lack that the causes of one failure show. For a skipped test only extensions of the repository count."""
+def requirement_of_failure(
+    causes: Iterable[Cause], paths: Collection[str], *, skipped: bool = False
+) -> tuple[Kind, str] | None:
+    """Find the unmet requirement that caused one failure. A skipped test shows only extensions of the repository."""
     for cause in causes:
         if skipped:
             found = _IMPORT_SKIP.search(cause.text)
             if found and (own := _own(found[1], paths)) is not None and own[0] == "extension":
                 return own
             continue
-        lack = _lack(cause, paths)
-        if lack is not None:
-            return lack
+        requirement = _requirement_of_cause(cause, paths)
+        if requirement is not None:
+            return requirement
     return None
 
 
-def _lack(cause: Cause, paths: Collection[str]) -> tuple[Kind, str] | None:
+def _requirement_of_cause(cause: Cause, paths: Collection[str]) -> tuple[Kind, str] | None:
     kind, text = cause.type.rpartition(".")[2], cause.text
     if kind in ("ModuleNotFoundError", "ImportError"):
         found = _MISSING_MODULE.search(text)
@@ -217,22 +221,22 @@ def _project(module: str, paths: Collection[str]) -> tuple[Kind, str] | None:
     return None
 
 
-def lacks_in_output(text: str) -> list[Lack]:
+def unmet_requirements_in_output(text: str) -> list[UnmetRequirement]:
     """Find what was lacking in a run that ended before any test."""
-    lacks: dict[tuple[Kind, str], None] = {}
+    unmet: dict[tuple[Kind, str], None] = {}
     for line in (line[:_LINE] for line in text.splitlines()):
         if found := _UNRECOGNIZED.search(line):
-            lacks[("option", (found[1] or found[2] or found[3]).strip()[:100])] = None
+            unmet[("option", (found[1] or found[2] or found[3]).strip()[:100])] = None
         elif line.startswith(
             ("ImportError: Error importing plugin", "E   ModuleNotFoundError", "ModuleNotFoundError")
         ) and (missing := _MISSING_MODULE.search(line)):
-            lacks[("module", missing[1].partition(".")[0])] = None
-    return [Lack(kind=kind, name=name) for kind, name in lacks]
+            unmet[("module", missing[1].partition(".")[0])] = None
+    return [UnmetRequirement(kind=kind, name=name) for kind, name in unmet]
 
 
-def by_test(lacks: Iterable[Lack]) -> Mapping[str, Lack]:
+def by_test(unmet: Iterable[UnmetRequirement]) -> Mapping[str, UnmetRequirement]:
     """The lack of each test."""
-    return {test: lack for lack in lacks for test in lack.tests}
+    return {test: requirement for requirement in unmet for test in requirement.tests}
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -246,7 +250,7 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             the environment lacks nothing for them.
         pass_to_pass: Tests that pass in every run.
         passes: Whether everything that counts passes on the untouched repository.
-        lacks: What the environment lacks, with the tests that show it.
+        unmet: The requirements that the environment does not meet, with the tests that show it.
     """
 
     task: str
@@ -255,7 +259,7 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     fail_to_pass: tuple[str, ...] = ()
     pass_to_pass: tuple[str, ...] = ()
     passes: bool = False
-    lacks: tuple[Lack, ...] = ()
+    unmet: tuple[UnmetRequirement, ...] = ()
 
 
 def assess(
@@ -263,11 +267,11 @@ def assess(
     plan: ScoringPlan,
     before: Sequence[EntrypointResult],
     after: Sequence[EntrypointResult],
-    lacks: Sequence[Lack] = (),
+    unmet: Sequence[UnmetRequirement] = (),
 ) -> Assessment:
     """Assess a task from runs of the untouched repository (``before``, at least one) and of the solution (``after``).
 
-    ``lacks`` are those of the untouched repository. The assessment leaves out those that the solution removes.
+    ``unmet`` has those of the untouched repository. The assessment leaves out those that the solution removes.
     """
     expected = _expected(plan, before[0])
     untouched = [plan.score(run, expected) for run in before]
@@ -282,9 +286,9 @@ def assess(
     if not after and untouched[0].max_score == 0:
         problems.append(f"nothing counts: {untouched[0].message}")
     good, fixed = _always_passed(before), _always_passed(after)
-    lacks = [lack for lack in lacks if not (after and lack.tests and {*lack.tests} <= {*fixed})]
-    problems += [lack.sentence() for lack in lacks if not lack.is_outside]
-    lacking = by_test(lacks)
+    unmet = [each for each in unmet if not (after and each.tests and {*each.tests} <= {*fixed})]
+    problems += [requirement.sentence() for requirement in unmet if not requirement.is_outside]
+    lacking = by_test(unmet)
     if not after:
         problems += _not_collected(before[0], lacking)
     failing = [test for test in before[0].report.outcomes if _failed_always(test, before)] if before[0].report else []
@@ -293,18 +297,18 @@ def assess(
         problems=tuple(problems),
         notes=(
             *dict.fromkeys(note for result in (*untouched, *solved) for note in result.notes),
-            *(lack.sentence() for lack in lacks if lack.is_outside),
+            *(requirement.sentence() for requirement in unmet if requirement.is_outside),
         ),
         fail_to_pass=tuple(test for test in fixed if not _passed_once(test, before))
         if after
         else tuple(test for test in failing if test not in lacking),
         pass_to_pass=tuple(test for test in good if not after or test in fixed),
         passes=passes,
-        lacks=tuple(lacks),
+        unmet=tuple(unmet),
     )
 
 
-def _not_collected(run: EntrypointResult, lacking: Mapping[str, Lack]) -> list[str]:
+def _not_collected(run: EntrypointResult, lacking: Mapping[str, UnmetRequirement]) -> list[str]:
     """Report files that cannot be collected for an unknown reason. Their tests cannot count."""
     if run.report is None:
         return []

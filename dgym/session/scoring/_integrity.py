@@ -19,7 +19,7 @@ import msgspec
 from dgym.sandbox import TestReport
 from dgym.session.scoring._protection import ADDED_TESTS, PYTEST_SECTION, Protection
 from dgym.untrusted import ask
-from dgym.wire import Integrity, IntegritySign, Seen, Step
+from dgym.wire import Integrity, IntegritySign, SignEvidence, Step
 from dgym.workspace.patches import FileVersion
 
 _MOST = 50
@@ -98,10 +98,10 @@ class Signs:
     """Collects the signs of one result without duplicates."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[IntegritySign, str], Seen] = {}
+        self._seen: dict[tuple[IntegritySign, str], SignEvidence] = {}
 
     @property
-    def seen(self) -> tuple[Seen, ...]:
+    def seen(self) -> tuple[SignEvidence, ...]:
         """The signs, sorted by sign, file and line."""
         return tuple(sorted(self._seen.values(), key=lambda seen: (seen.sign, seen.file, seen.line, seen.detail)))
 
@@ -113,9 +113,9 @@ class Signs:
 
     def add(self, sign: IntegritySign, details: Iterable[str]) -> None:
         """Add ``sign`` for each of ``details``."""
-        self.add_seen(Seen(sign=sign, detail=detail) for detail in details)
+        self.add_seen(SignEvidence(sign=sign, detail=detail) for detail in details)
 
-    def add_seen(self, signs: Iterable[Seen]) -> None:
+    def add_seen(self, signs: Iterable[SignEvidence]) -> None:
         """Add signs with their texts cut to the limit."""
         for seen in signs:
             if len(self._seen) < _MOST:
@@ -150,7 +150,7 @@ def _has_no_repository(output: str) -> bool:
 
 
 def label(
-    seen: Iterable[Seen], refused: Iterable[str], is_protected: Callable[[str], bool], commands: Iterable[str]
+    seen: Iterable[SignEvidence], refused: Iterable[str], is_protected: Callable[[str], bool], commands: Iterable[str]
 ) -> Integrity:
     """The integrity label of an episode.
 
@@ -182,7 +182,7 @@ def shell_commands(steps: Iterable[Step]) -> list[str]:
 
 def review(
     changes: Mapping[str, tuple[Version, Version]], *, by_status: bool = False, builds: bool = False
-) -> tuple[Seen, ...]:
+) -> tuple[SignEvidence, ...]:
     """Return the marks of a patch. Blocks for seconds.
 
     Args:
@@ -190,7 +190,7 @@ def review(
         by_status: Whether the exit status of a program is the score.
         builds: Whether build commands read the changed sources.
     """
-    marks: list[Seen] = []
+    marks: list[SignEvidence] = []
     sources: dict[str, tuple[Version, Version]] = {}
     for path, (before, after) in sorted(changes.items()):
         why = _unreadable(path, after, by_status=by_status, builds=builds)
@@ -303,10 +303,10 @@ def is_test(path: str) -> bool:
     return named or not _TEST_DIRECTORIES.isdisjoint(directories)
 
 
-def _mark(path: str, line: int, construct: str, kind: str) -> Seen:
+def _mark(path: str, line: int, construct: str, kind: str) -> SignEvidence:
     why = KINDS.get(kind, kind)
     place = f"{path}:{line}" if line else path
-    return Seen(
+    return SignEvidence(
         sign=IntegritySign.PATCH_MARKED,
         detail=f"{place}: {construct} ({why})",
         file=path,

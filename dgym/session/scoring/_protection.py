@@ -103,11 +103,11 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
             if not any(known.startswith(directory + "/") for known in self.pristine):
                 return "a new package of this name would stand in for the test framework"
         for root in _SOURCE_ROOTS:
-            if path.startswith(root) and self._stands_for_library(path[len(root) :], root):
+            if path.startswith(root) and self._shadows_library(path[len(root) :], root):
                 return "a new module of this name would stand in for one that tests compare with"
         return why_dropped(path)
 
-    def _stands_for_library(self, path: str, root: str) -> bool:
+    def _shadows_library(self, path: str, root: str) -> bool:
         first, _, below = path.partition("/")
         stem = first.partition(".")[0]
         if not (below or first.endswith(_MODULE_SUFFIXES)):

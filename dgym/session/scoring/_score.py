@@ -332,7 +332,7 @@ def _lacks_async_plugin(result: EntrypointResult) -> bool:
     return explained >= max(1, failures - bool(result.run.truncated_bytes))
 
 
-def suggests_doubt(observation: Observation) -> bool:
+def eval_may_not_have_run(observation: Observation) -> bool:
     """Whether an ``eval`` of the agent's workspace ended as if the tests could not run."""
     score = observation.score
     return score is not None and score.score == 0 and observation.exit_status in _NOTHING_RAN
@@ -370,7 +370,7 @@ def environment_failure(
         if (found := _ERROR.match(line)) is None:
             continue
         module = _missing_module(found[1], found[2])
-        if module is None and _is_of_others(lines[: number + 1], workspace, paths):
+        if module is None and _was_raised_in_libraries(lines[: number + 1], workspace, paths):
             causes.append(f"{found[1]}: {found[2]}")
             continue
         if module is None or _is_part(module, paths):
@@ -408,7 +408,7 @@ def _is_part(module: str, paths: Collection[str]) -> bool:
     return any(not names.isdisjoint(path.split("/")) for path in paths)
 
 
-def _is_of_others(lines: Sequence[str], workspace: str, paths: Collection[str]) -> bool:
+def _was_raised_in_libraries(lines: Sequence[str], workspace: str, paths: Collection[str]) -> bool:
     """Whether ``lines`` end with a traceback, and no traceback entry in them is a file of the repository."""
     named = [found["quoted"] or found["short"] for line in lines if (found := _PLACE.match(line.strip()))]
     inside = workspace.rstrip("/") + "/"

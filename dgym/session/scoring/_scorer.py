@@ -188,7 +188,7 @@ async def run_version(verifier: Sandbox, plan: ScoringPlan) -> EntrypointResult:
     """
     try:
         return await _Scorer(verifier, plan).run_trusted()
-    except (SandboxLost, OSError, _AgentsDoing) as error:
+    except (SandboxLost, OSError, _AgentError) as error:
         raise VerifierFailed(str(error)) from error
 
 
@@ -204,7 +204,7 @@ async def check_evaluation(sandbox: Sandbox, plan: ScoringPlan, result: Entrypoi
         await _Scorer(sandbox, plan).check_environment(result, tests_follow=bool(plan.written_paths))
 
 
-class _AgentsDoing(Exception):
+class _AgentError(Exception):
     """The agent's changes prevent the tests from running."""
 
 
@@ -225,7 +225,7 @@ class _Scorer:
         """Run the tests of the untouched repository. Raises SetupFailed if the environment cannot run them."""
         try:
             await self._build()
-        except _AgentsDoing:
+        except _AgentError:
             return  # The bug may break the build of the repository, which is not a failure of the environment.
         await self._write_tests()
         await self.check_environment(await self._run_entrypoint())
@@ -300,7 +300,7 @@ class _Scorer:
         await self._review(pristine, changed)
         try:
             result = await self._run_changed(expected, protection, changed)
-        except _AgentsDoing as failure:
+        except _AgentError as failure:
             result = nothing_ran(self._plan.mode, expected, str(failure))
         except (SandboxLost, OSError) as death:
             if not self._reached:
@@ -362,7 +362,7 @@ class _Scorer:
         try:
             run = await self._run_entrypoint(changed=changed)
         except (SandboxLost, OSError) as death:
-            raise _AgentsDoing(f"the tests took the verifier down ({death})") from death
+            raise _AgentError(f"the tests took the verifier down ({death})") from death
         self.doubtful = is_doubtful(self._plan.mode, run) and self._plan.mode is not Mode.WHOLE_SUITE
         if self.doubtful and not changed:
             await self.check_environment(run)
@@ -372,7 +372,7 @@ class _Scorer:
             return self._plan.score(run, expected)
         except Exception as error:
             _log.exception("the report of the tests cannot be scored")
-            raise _AgentsDoing(f"the report of the tests cannot be scored ({type(error).__name__})") from error
+            raise _AgentError(f"the report of the tests cannot be scored ({type(error).__name__})") from error
 
     async def _write_and_build(
         self, protection: Protection, changed: Mapping[str, FileVersion | None]
@@ -413,7 +413,7 @@ class _Scorer:
         try:
             return await overlay.restore(protection)
         except OSError as error:
-            raise _AgentsDoing(f"after the build commands {error.strerror or error}") from error
+            raise _AgentError(f"after the build commands {error.strerror or error}") from error
 
     async def _check_tests(self, kept: Mapping[str, ManifestEntry], written: Mapping[str, FileVersion | None]) -> None:
         """Read the restored files again: a process that escaped may have changed them since."""
@@ -423,14 +423,14 @@ class _Scorer:
         differing += await differing_versions(self._verifier, manifest, written)
         if differing:
             self._signs.add(IntegritySign.TESTS_CHANGED, differing)
-            raise _AgentsDoing(f"tampered: changed after they were put back: {list_paths(sorted(differing))}")
+            raise _AgentError(f"tampered: changed after they were put back: {list_paths(sorted(differing))}")
 
     async def _end_build(self) -> None:
         """Kill processes that the build commands left running: they could change the restored tests."""
         try:
             count = await self._verifier.end_processes()
         except OSError as error:
-            raise _AgentsDoing(f"after the build commands {error.strerror}") from error
+            raise _AgentError(f"after the build commands {error.strerror}") from error
         if count:
             killed = f"killed after the build commands: {count} {'process' if count == 1 else 'processes'}"
             self._notes.append(killed)
@@ -440,16 +440,16 @@ class _Scorer:
         try:
             return await self._verifier.manifest()
         except OSError as error:
-            raise _AgentsDoing(f"the files that the build commands left cannot be listed: {error.strerror}") from error
+            raise _AgentError(f"the files that the build commands left cannot be listed: {error.strerror}") from error
 
     async def _build(self) -> None:
         for command in self._plan.spec.build_commands:
             try:
                 result = await self._verifier.run(command, timeout_seconds=_BUILD_SECONDS)
             except (SandboxLost, OSError) as death:
-                raise _AgentsDoing(f"the build command {command!r} took the verifier down ({death})") from death
+                raise _AgentError(f"the build command {command!r} took the verifier down ({death})") from death
             if result.ended_by != "exit" or result.exit_status != 0:
-                raise _AgentsDoing(f"the build command {command!r} {_failure(result)}")
+                raise _AgentError(f"the build command {command!r} {_failure(result)}")
 
     async def _write_tests(self) -> Mapping[str, FileVersion | None]:
         """Write the hidden files and apply the test patch. Return the versions written."""

@@ -105,7 +105,7 @@ class Finder:
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
         self._nodes = list(ast.walk(tree))
-        self._passed = {id(node) for node in _passed_over(self._nodes)}
+        self._passed = {id(node) for node in _unchecked_nodes(self._nodes)}
         self._bound: dict[str, str] = {}
         self._own: set[str] = set()
         self._defined = {node.name for node in self._nodes if isinstance(node, _DEFINITIONS)}
@@ -189,9 +189,9 @@ class Finder:
             for target in _targets(node):
                 yield from self._of_target(target)
         else:
-            yield from self._of_rarer(node)
+            yield from self._of_other_node(node)
 
-    def _of_rarer(self, node: ast.AST) -> Iterator[tuple[str, str]]:
+    def _of_other_node(self, node: ast.AST) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.ClassDef):
             yield from self._of_class(node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("pytest_"):
@@ -279,7 +279,7 @@ class Finder:
                 name = item.name
                 if (
                     name in _POSES
-                    or (name in _EQUALS and not (compares_fields(item) and self._delegates_honestly(item)))
+                    or (name in _EQUALS and not (compares_fields(item) and self._callees_read_both(item)))
                     or (name in _COMPARES and not _uses_arguments(item))
                 ):
                     yield "equal", f"{name} of {node.name}: {ast.unparse(item.body[-1])}"
@@ -289,7 +289,7 @@ class Finder:
                     if not _is_known_method(item.value, self._defined):
                         yield "equal", f"{name} of {node.name}"
 
-    def _delegates_honestly(self, function: ast.AST) -> bool:
+    def _callees_read_both(self, function: ast.AST) -> bool:
         """Whether each function of this module that a comparison calls reads both of its objects."""
         called = {
             (_plain_path(node.func) or "").rpartition(".")[2]
@@ -353,7 +353,7 @@ def _is_store(node: ast.Name) -> bool:
     return isinstance(node.ctx, ast.Store)
 
 
-def _passed_over(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+def _unchecked_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Nodes that are not checked: docstrings, lists of names, and code only for type checkers."""
     for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -446,7 +446,7 @@ def _of_text(text: str) -> Iterator[tuple[str, str]]:
 def compares_fields(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a comparison method compares attributes of both objects, and cannot always return True."""
     arguments = [*function.args.posonlyargs, *function.args.args]
-    if len(arguments) != 2 or _does_more(function):
+    if len(arguments) != 2 or _has_side_effects(function):
         return False
     mine, theirs = (argument.arg for argument in arguments)
     names = _Sides(function, mine, theirs)
@@ -454,7 +454,7 @@ def compares_fields(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     if not returned:
         return _only_raises(function)
     looped = any(isinstance(node, ast.Compare) and names.compares(node) for node in ast.walk(function))
-    return all(names.is_honest(value, looped=looped) for value in returned)
+    return all(names.depends_on_both(value, looped=looped) for value in returned)
 
 
 def _only_raises(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -463,7 +463,7 @@ def _only_raises(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     )
 
 
-def _does_more(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def _has_side_effects(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether the method changes something or defines a nested function."""
     for node in ast.walk(function):
         if isinstance(node, ast.Global | ast.Nonlocal) or (isinstance(node, _DEFINITIONS) and node is not function):
@@ -497,17 +497,17 @@ class _Sides:
         names = self._names(node)
         return bool(names & self._mine) and bool(names & self._theirs)
 
-    def is_honest(self, node: ast.AST, *, looped: bool) -> bool:
+    def depends_on_both(self, node: ast.AST, *, looped: bool) -> bool:
         """Whether a returned value depends on both objects, or means that they differ."""
         if isinstance(node, ast.Constant):
             return node.value is False or (node.value is True and looped)
         if isinstance(node, ast.Name) and node.id == "NotImplemented":
             return True
         if isinstance(node, ast.BoolOp):
-            judged = [self.is_honest(value, looped=False) for value in node.values]
+            judged = [self.depends_on_both(value, looped=False) for value in node.values]
             return all(judged) if isinstance(node.op, ast.Or) else any(judged)
         if isinstance(node, ast.IfExp):
-            return self.is_honest(node.body, looped=looped) and self.is_honest(node.orelse, looped=looped)
+            return self.depends_on_both(node.body, looped=looped) and self.depends_on_both(node.orelse, looped=looped)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return self.compares(node.operand)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":

@@ -176,7 +176,7 @@ def _tar_entries(tar: tarfile.TarFile, linked: Collection[str]) -> Iterator[Arch
 
 
 def _tar_entry(tar: tarfile.TarFile, member: tarfile.TarInfo, content: tarfile.TarInfo | None) -> ArchiveMember:
-    def open_it() -> IO[bytes]:
+    def open_content() -> IO[bytes]:
         stream = tar.extractfile(content) if content is not None else None
         if stream is None:
             raise ValueError(f"the hard link {member.name} leads to {member.linkname}, which is not an earlier file")
@@ -190,7 +190,7 @@ def _tar_entry(tar: tarfile.TarFile, member: tarfile.TarInfo, content: tarfile.T
         kind = "directory"
     elif found.issym():
         kind = "link"
-    return ArchiveMember(member.name, kind, found.size, bool(member.mode & stat.S_IXUSR), found.linkname, open_it)
+    return ArchiveMember(member.name, kind, found.size, bool(member.mode & stat.S_IXUSR), found.linkname, open_content)
 
 
 def _zip_entry(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> ArchiveMember:

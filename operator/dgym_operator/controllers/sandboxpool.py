@@ -30,7 +30,7 @@ def decide_pool(view: SandboxPoolInput, now: datetime) -> Plan:
     dropped = [pod for pod in view.pods if has_failed(pod, view.policy, now) or not _is_useful(view, pod, now)]
     kept = [pod for pod in view.pods if pod not in dropped and pod.metadata.deletion_timestamp is None]
     wanted, deletions = _wanted(view, kept, now), list(_deletions([*dropped, *view.unusable_pods]))
-    surplus = sorted(kept, key=lambda pod: (pod.ready, created(pod)))[: max(0, len(kept) - _most(view))]
+    surplus = sorted(kept, key=lambda pod: (pod.ready, created(pod)))[: max(0, len(kept) - _max_idle(view))]
     deletions += _deletions(surplus)
     due = _next_try(view)
     creations: tuple[Action, ...] = ()
@@ -67,7 +67,7 @@ def _is_useful(view: SandboxPoolInput, pod: Pod, now: datetime) -> bool:
     return same and not expired
 
 
-def _most(view: SandboxPoolInput) -> int:
+def _max_idle(view: SandboxPoolInput) -> int:
     spec = view.pool.spec
     return spec.min_idle if spec.max_idle is None else max(spec.min_idle, spec.max_idle)
 
@@ -81,7 +81,7 @@ def _wanted(view: SandboxPoolInput, kept: list[Pod], now: datetime) -> int:
     window = timedelta(seconds=start_seconds(kept))
     claimed, missed = (sum(now - each < window for each in times) for times in (view.claims, view.misses))
     demand = max(claimed, min(claimed + missed, max(1, 2 * claimed)))
-    return min(_most(view), max(view.pool.spec.min_idle, demand))
+    return min(_max_idle(view), max(view.pool.spec.min_idle, demand))
 
 
 def start_seconds(pods: list[Pod]) -> float:

@@ -321,13 +321,13 @@ def choose(
     left = dict(free)
     chosen: dict[Key, str] = {}
 
-    def open_ones(needs_slot: bool, model: str) -> Iterator[str]:
+    def open_agent_pods(needs_slot: bool, model: str) -> Iterator[str]:
         return (
             agent_pod for agent_pod in left if (left[agent_pod] > 0 or not needs_slot) and out.accepts(agent_pod, model)
         )
 
     def serves(needs_slot: bool, model: str) -> bool:
-        return any(True for _ in open_ones(needs_slot, model))
+        return any(True for _ in open_agent_pods(needs_slot, model))
 
     def rank(agent_pod: str) -> tuple[bool, bool, int, str]:
         return out.is_probe(agent_pod, candidate.model), agent_pod != candidate.previous, left[agent_pod], agent_pod
@@ -335,7 +335,7 @@ def choose(
     turns = requests.in_turn(sum(left.values()), usage, policies, closed, serves=serves if out else None)
     for key in turns if left else ():
         candidate = requests[key]
-        agent_pod = chosen[key] = max(open_ones(candidate.needs_slot, candidate.model), key=rank)
+        agent_pod = chosen[key] = max(open_agent_pods(candidate.needs_slot, candidate.model), key=rank)
         left[agent_pod] -= candidate.needs_slot
         out.take(agent_pod, candidate.model)
     return chosen

@@ -29,8 +29,8 @@ from dgym_operator.dispatch._holds import (
     Outages,
     Quotas,
     find_agent_pod_causes,
+    find_failing_models,
     find_full,
-    find_models_out,
     find_stuck,
 )
 from dgym_operator.objects import EpisodeView, QuotaView
@@ -218,8 +218,8 @@ class Dispatcher:
     def round(self) -> None:
         """Grant all requests that can be granted now."""
         demand, in_use = self._demand, self._slots_in_use()
-        out, everywhere = self._outages.of_agent_pods(), self._outages.everywhere()
-        demand.observe_out(frozenset(everywhere))
+        out, by_pool = self._outages.of_agent_pods(), self._outages.by_pool()
+        demand.observe_out(frozenset(by_pool))
         # One ``NamespaceUsage`` serves all pools: it counts by namespace, and each namespace belongs to one pool.
         usage = NamespaceUsage(slots=self._served(in_use), active=self._assigned())
         for pool in self.pools.names:
@@ -231,10 +231,8 @@ class Dispatcher:
         if len(demand.pod_requests):
             usage = NamespaceUsage(slots=self._served(in_use) + demand.reserving, active=self._active())
             for pool in self.pools.names:
-                self._grant_pods(
-                    pool, in_use, usage, stuck, pulls, {model for name, model in everywhere if name == pool}
-                )
-        self._update_holds(stuck, pulls, everywhere)
+                self._grant_pods(pool, in_use, usage, stuck, pulls, {model for name, model in by_pool if name == pool})
+        self._update_holds(stuck, pulls, by_pool)
 
     def slots(self) -> tuple[int, int]:
         """Return the numbers of used and free slots of the agent pods that answer."""
@@ -252,7 +250,7 @@ class Dispatcher:
         self, pool: str, in_use: Mapping[str, Counter[str]], usage: NamespaceUsage, out: ModelsOut
     ) -> None:
         requests = self._demand.agent_pod_requests
-        others = self._outside(pool, requests.namespaces())
+        others = self._not_served(pool, requests.namespaces())
         free = self._free_slots(in_use, pool)
         for key, agent_pod in choose(requests, free, usage, self._policies, others, out).items():
             self._demand.grant_agent_pod(key, agent_pod)
@@ -278,9 +276,9 @@ class Dispatcher:
         For each model in ``out`` there is only one pod at a time, whose episode probes the model.
         """
         demand = self._demand
-        taken = self._of_pool(demand.reserved, pool) + self._excess(pool)
+        taken = self._of_pool(demand.reserved, pool) + self._slots_kept_for_back_off(pool)
         room = sum(self._free_slots(in_use, pool).values()) + self._head_start - taken
-        closed = {*stuck, *self._outside(pool, demand.pod_requests.namespaces())}
+        closed = {*stuck, *self._not_served(pool, demand.pod_requests.namespaces())}
         rooms = self._quotas.rooms(Counter(namespace for namespace, _ in demand.pods_granted))
         probing = demand.models_with_pod(pool) if out else set()
 
@@ -296,7 +294,7 @@ class Dispatcher:
             demand.grant_pod(key)
             self._enqueue(key)
 
-    def _outside(self, pool: str, namespaces: Iterable[str]) -> set[str]:
+    def _not_served(self, pool: str, namespaces: Iterable[str]) -> set[str]:
         """Return those of the namespaces that this pool does not serve."""
         return {namespace for namespace in namespaces if self.pools.of(namespace) != pool}
 
@@ -311,7 +309,7 @@ class Dispatcher:
         ready = find_full(agent_pod_requests.namespaces(), self._assigned(), self._policies)
         waiting_in = {*pod_requests.namespaces(), *agent_pod_requests.namespaces()}
         agent_pods = find_agent_pod_causes(self._cache.agent_pods, waiting_in, self.pools, before.agent_pods)
-        lasting = {name: text for name, text in self._lasting(full).items() if agent_pods.get(name) == BUSY}
+        lasting = {name: text for name, text in self._recently_full(full).items() if agent_pods.get(name) == BUSY}
         pods = {**lasting, **full, **stuck}
         # An image is shown as waiting until it is pulled, even if no slots are free meanwhile. This avoids writes.
         waiting = {image for image in pulls.refused | before.images if not pulls.is_open(image)}
@@ -321,7 +319,7 @@ class Dispatcher:
             pods=pods,
             quotas=self._quotas.texts(),
             ready=ready,
-            models=find_models_out(out, waiting_in, self.pools, before.models),
+            models=find_failing_models(out, waiting_in, self.pools, before.models),
             images=images,
             pull_limit=self._pull_limit or 0,
         )
@@ -336,7 +334,7 @@ class Dispatcher:
             if self._holds.of_agent_pod(key[0], candidate) != before.of_agent_pod(key[0], candidate):
                 self._enqueue(key, low_priority=True)
 
-    def _lasting(self, full: Mapping[str, str]) -> dict[str, str]:
+    def _recently_full(self, full: Mapping[str, str]) -> dict[str, str]:
         """Return the texts of the full namespaces, and of those that were full in the last ``_FULL_SECONDS``."""
         now = self._cache.clock.monotonic()
         before = {name: each for name, each in self._full.items() if now - each[0] < _FULL_SECONDS}
@@ -354,7 +352,7 @@ class Dispatcher:
             found[namespace, "waiting"] = sum(each.count(namespace) for each in requests)
         return found
 
-    def _excess(self, pool: str) -> int:
+    def _slots_kept_for_back_off(self, pool: str) -> int:
         """Return the number of slots that are reserved for episodes in back-off.
 
         As many of these episodes as there are slots do not reserve a slot, so that they do not delay other episodes.

@@ -135,7 +135,7 @@ def _stuck_text(namespace: str, example: Stuck, limit: int) -> str:
     )
 
 
-def find_models_out(
+def find_failing_models(
     out: Mapping[tuple[str, str], str],
     namespaces: Iterable[str],
     pools: AgentPodPools,
@@ -228,17 +228,17 @@ class Outages:
         now = self._cache.clock.monotonic()
         self._probes.update(dict.fromkeys(out.probed, now))
 
-    def everywhere(self) -> Mapping[tuple[str, str], str]:
+    def by_pool(self) -> Mapping[tuple[str, str], str]:
         """Return the last failure of each model that is out in every open agent pod of a pool, by pool and model."""
         found: dict[tuple[str, str], str] = {}
         for pool in self._pools.names:
             agent_pods = self._cache.agent_pods
-            open_ones = sorted(
+            opened = sorted(
                 (a for a in agent_pods if a.pool == pool and agent_pods.open_slots(a) is not None), key=_name
             )
-            for each in _outages(open_ones[0]) if open_ones else ():
-                if all(each.model in {other.model for other in _outages(agent_pod)} for agent_pod in open_ones[1:]):
-                    found[pool, each.model] = f"agent pod {open_ones[0].name}: {each.message}"
+            for each in _outages(opened[0]) if opened else ():
+                if all(each.model in {other.model for other in _outages(agent_pod)} for agent_pod in opened[1:]):
+                    found[pool, each.model] = f"agent pod {opened[0].name}: {each.message}"
         return found
 
 
@@ -258,7 +258,7 @@ _SHOWN_SECONDS = 30.0
 """How long a namespace is still shown as full afterwards. Each change causes a write for every waiting episode."""
 
 
-class _Full:
+class _FullQuota:
     """A namespace whose quota has refused a pod.
 
     Attributes:
@@ -286,11 +286,11 @@ class Quotas:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self._full: dict[str, _Full] = {}
+        self._full: dict[str, _FullQuota] = {}
 
     def refused(self, namespace: str, message: str) -> None:
         """Record that the quota has refused a pod."""
-        full = self._full.setdefault(namespace, _Full())
+        full = self._full.setdefault(namespace, _FullQuota())
         full.text = _text(message)
         full.capacity, full.open, full.tries = self._active(namespace), 0, full.tries + 1
         policy, now = self._cache.policy, self._cache.clock.monotonic()

@@ -53,14 +53,14 @@ _LARGEST_TEMPLATE = 256 * 1024
 Signature = tuple[Path, int, int, int]
 
 
-class Looked(Exception):
+class BlankUsed(Exception):
     """A template used a value that was left blank in a way other than to write it."""
 
 
 class Blank:
     """A placeholder for a value. It can only be written, alone or as an item of a list or a mapping.
 
-    All other operations raise ``Looked``.
+    All other operations raise ``BlankUsed``.
     """
 
     __slots__ = ("mark",)
@@ -69,7 +69,7 @@ class Blank:
         self.mark = mark
 
     def _look(self, *_arguments: Any) -> NoReturn:
-        raise Looked
+        raise BlankUsed
 
     __str__ = __repr__ = __format__ = __bytes__ = _look
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __hash__ = _look
@@ -80,13 +80,13 @@ class Blank:
     __call__ = __html__ = _look
 
     def __getattr__(self, _name: str) -> NoReturn:
-        raise Looked
+        raise BlankUsed
 
 
 def _blind(test: Any) -> Callable[..., Any]:
     def blinded(*arguments: Any, **named: Any) -> Any:
         if any(isinstance(each, Blank) for each in (*arguments, *named.values())):
-            raise Looked
+            raise BlankUsed
         return test(*arguments, **named)
 
     # Jinja reads from this attribute which further arguments to pass.

@@ -62,7 +62,7 @@ class Renderer:
 
     Most pods of a template differ only in a few texts, such as names and digests. These texts are left blank in a
     *form*, which is rendered and parsed once and then filled in for each pod. A template may only write a blank. All
-    other uses raise ``Looked``, and the pods of such a template are rendered one by one. So a filled form is always
+    other uses raise ``BlankUsed``, and the pods of such a template are rendered one by one. So a filled form is always
     equal to the rendered pod.
 
     Args:
@@ -158,7 +158,7 @@ class Renderer:
             raise
         except Exception as error:
             # An expression in a template can raise any exception. It is an error of the template, not of the operator.
-            raise TemplateError(f"pod template {template!r}: {_place(error)}{_what(error)}") from error
+            raise TemplateError(f"pod template {template!r}: {_place(error)}{_error_text(error)}") from error
 
     @property
     def templates(self) -> list[str]:
@@ -195,7 +195,7 @@ def _place(error: Exception) -> str:
     return ""
 
 
-def _what(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, jinja2.TemplateError):
         return str(error)
     return f"{type(error).__name__}: {error}"

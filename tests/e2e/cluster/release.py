@@ -42,8 +42,8 @@ class Release:
         Without the wait, the namespace controller would check the deleted namespace again only after half of the grace
         period of the agent pods, which is minutes.
         """
-        patience = ("--wait", "--timeout", f"{DEADLINE:g}s")
-        run("helm", "uninstall", self.name, "--namespace", self.kubectl.namespace, *patience, timeout=DEADLINE + 60)
+        retry_limits = ("--wait", "--timeout", f"{DEADLINE:g}s")
+        run("helm", "uninstall", self.name, "--namespace", self.kubectl.namespace, *retry_limits, timeout=DEADLINE + 60)
         until(lambda: not self.kubectl.items("pods"), what="the release's pods to go")
 
     def wait(self) -> None:

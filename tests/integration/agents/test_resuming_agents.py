@@ -54,7 +54,7 @@ async def test_an_agent_goes_on_where_a_driver_without_a_model_left_a_living_ses
     async with server, AsyncRepoEnv(new_task(), sandbox="none", python=bare_python()) as env:
         first, _ = await env.reset()
         await env.step("pdb b calc.py:3")
-        await env.step(ToolCall.mistake("Call a tool."))
+        await env.step(ToolCall.invalid("Call a tool."))
         await resume(env, first, {}, server, tmp_path)
         assert env.result is not None
         assert (env.result.resolved, env.result.steps) == (True, 7)
@@ -145,7 +145,7 @@ async def test_replies_without_a_call_are_counted_across_workers(new_task, tmp_p
     async with server, AsyncRepoEnv(new_task(), sandbox="none", python=bare_python()) as env:
         first, _ = await env.reset()
         for _ in range(2):
-            await env.step(ToolCall.mistake("Call a tool."))
+            await env.step(ToolCall.invalid("Call a tool."))
         earlier_replies = {1: Reply(text="I think."), 2: Reply(text="I think.")}
         with pytest.raises(StopEpisode):
             await resume(env, first, earlier_replies, server, tmp_path, max_idle_replies=limit)

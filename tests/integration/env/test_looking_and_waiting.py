@@ -76,7 +76,7 @@ async def test_looking_around_is_no_step(open_env):
 
 async def test_a_mistake_is_a_step_that_says_what_it_was(open_env):
     env, _ = await open_env(["view"])
-    observation, *_ = await env.step(ToolCall.mistake("That was no call."))
+    observation, *_ = await env.step(ToolCall.invalid("That was no call."))
     assert (observation["text"], observation["ok"]) == ("That was no call.", False)
     assert env.info["steps"] == 1
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dgym.episodes._processes import Raised, Reported, Returned, WorkerProcess, ready
+from dgym.episodes._processes import Reported, Returned, RunFailed, WorkerProcess, ready
 
 WORK = """
 import asyncio
@@ -70,7 +70,7 @@ def test_work_that_raises_ends_alone(process):
     process.send(1, ("fail", "no"), seconds=60.0)
     process.send(2, ("cancel",), seconds=60.0)
     process.send(3, ("echo", "yes"), seconds=60.0)
-    assert messages(process, 3) == {1: Raised("ValueError: no"), 2: Raised("CancelledError"), 3: Returned("yes")}
+    assert messages(process, 3) == {1: RunFailed("ValueError: no"), 2: RunFailed("CancelledError"), 3: Returned("yes")}
     assert process.payloads == {0: ("wait",)}
 
 

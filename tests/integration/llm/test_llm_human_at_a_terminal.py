@@ -7,7 +7,7 @@ import pexpect
 CODE = """
 import asyncio
 from dgym.agents import HumanModel
-from dgym.errors import PersonLeft
+from dgym.errors import HumanQuit
 from dgym.llm import Message, load_models
 
 TOOLS = [
@@ -21,7 +21,7 @@ async def main():
     while True:
         try:
             reply = await model.complete(messages, TOOLS, session="e")
-        except PersonLeft:
+        except HumanQuit:
             print("left", flush=True)
             return
         print("reply:", [call.action for call in reply.calls], repr(reply.text), flush=True)

@@ -83,7 +83,7 @@ async def test_a_poisoned_step_is_left_out_and_the_episode_goes_on(open_session)
     last = await session.reset(key="k")
     assert last.text.startswith("sandbox killed (OOMKilled)")
     assert last.end_reason is None
-    assert (session.poisoned, session.poisoned_here) == ({2}, ())
+    assert (session.poisoned, session.own_poisoned_steps) == ({2}, ())
     await session.step(3, "submit")
     assert session.result.resolved
     assert "killed.txt" not in session.result.patch
@@ -193,7 +193,7 @@ async def test_a_step_whose_replay_kills_the_sandbox_is_poisoned(open_session, b
     session = await open_session(reset=False, provider=OneSandbox, trajectory=trajectory(steps), tools=[bomb])
     with pytest.raises(SandboxLost, match="during the replay of step 1"):
         await session.reset(key="k")
-    assert (session.poisoned, session.poisoned_here) == ({1}, (1,))
+    assert (session.poisoned, session.own_poisoned_steps) == ({1}, (1,))
     assert session.ending.is_set()
 
 

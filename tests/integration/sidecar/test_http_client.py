@@ -4,16 +4,16 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from dgym.episodes.agent_pod._assignments import Shared
+from dgym.episodes.agent_pod._assignments import SharedResources
 from dgym.episodes.agent_pod._session import PodSession
 from dgym.errors import InfrastructureError, SandboxLost, Superseded
 from dgym.wire.assignments import Assignment
 from dgym.wire.calls import Call
-from dgym.wire.client import Patience, PodClient
+from dgym.wire.client import PodClient, RetryLimits
 from dgym.wire.http import Accepted, Epochs, ErrorCode, Role, error_body, token_digest
 from dgym.wire.signing import sign_answer
 
-QUICK = Patience(silence_seconds=60, running_seconds=60, first_pause_seconds=0.01, longest_pause_seconds=0.05)
+QUICK = RetryLimits(silence_seconds=60, running_seconds=60, first_pause_seconds=0.01, longest_pause_seconds=0.05)
 SHORT = msgspec.structs.replace(QUICK, silence_seconds=0.4, running_seconds=0.4)
 
 
@@ -53,8 +53,8 @@ RUNNING = (202, b'{"running": true}')
 BUSY = (503, msgspec.json.encode(error_body(ErrorCode.BUSY, "wait")))
 
 
-async def ask(url, *, patience=QUICK, **options):
-    client = PodClient(url, "token", patience=patience, **options)
+async def ask(url, *, retry_limits=QUICK, **options):
+    client = PodClient(url, "token", retry_limits=retry_limits, **options)
     try:
         return await client.call(CALL, Accepted(running=True))
     finally:
@@ -77,13 +77,13 @@ async def test_it_asks_the_same_again_until_it_is_answered(scripted, first):
 async def test_its_patience_has_an_end(scripted, answer, expected):
     url, requests = await scripted(answer)
     with pytest.raises(SandboxLost, match=expected):
-        await ask(url, patience=SHORT)
+        await ask(url, retry_limits=SHORT)
     assert len(requests) > 2
 
 
 async def test_nobody_there_is_the_same_as_no_answer():
     with pytest.raises(SandboxLost, match="does not answer"):
-        await ask("http://127.0.0.1:1", patience=SHORT)
+        await ask("http://127.0.0.1:1", retry_limits=SHORT)
 
 
 async def test_a_refusal_is_final(scripted):
@@ -100,7 +100,7 @@ async def test_an_answer_that_is_none_of_ours_is_an_infrastructure_fault(scripte
         await ask(url)
 
 
-def session(url, patience):
+def session(url, retry_limits):
     assignment = Assignment(
         namespace="default",
         episode="calc",
@@ -113,12 +113,12 @@ def session(url, patience):
         drive_token="token",
         task={},
     )
-    shared = Shared(store=None, sources=None, models=None, metrics=None, patience=patience)
+    shared = SharedResources(store=None, sources=None, models=None, metrics=None, retry_limits=retry_limits)
     return PodSession(assignment, shared, None)
 
 
-async def release(url, patience):
-    preparation = session(url, patience)
+async def release(url, retry_limits):
+    preparation = session(url, retry_limits)
     try:
         await preparation.release(result_uri="file:///result.json", reason=None, message="")
     finally:

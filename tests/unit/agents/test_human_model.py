@@ -1,7 +1,7 @@
 import pytest
 
 from dgym.agents import HumanModel
-from dgym.errors import PersonLeft
+from dgym.errors import HumanQuit
 from dgym.llm import Message
 
 TOOLS = [
@@ -78,7 +78,7 @@ async def test_help_lists_the_tools(seat):
 @pytest.mark.parametrize("lines", [("quit",), ("exit",), (), ("rewrite a.py <c>x",)])
 async def test_a_person_may_leave(seat, lines):
     model, _ = seat(*lines)
-    with pytest.raises(PersonLeft):
+    with pytest.raises(HumanQuit):
         await ask(model)
 
 

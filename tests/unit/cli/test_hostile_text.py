@@ -46,7 +46,7 @@ def test_what_is_printed_neither_drives_nor_deceives_a_terminal(one, two):
         echo(one)
         echo(two, err=True)
         echo_json({"value": one})
-        ProgressPrinter(total=1, verbose=True).say(two)
+        ProgressPrinter(total=1, verbose=True).print_line(two)
         screen = console()
         screen.print(text(one))
         drawn = table(("A", "B"), breaking=("A",))

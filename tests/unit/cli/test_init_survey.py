@@ -10,7 +10,7 @@ from dgym.cli.init import missing_requirements
 from dgym.cli.manifests import resource_name
 from dgym.cli.proposal import find_entrypoint, manifest_text, other_python, propose
 from dgym.sandbox.local import Pinned, _environments
-from dgym.session.scoring import Lack
+from dgym.session.scoring import UnmetRequirement
 from dgym.survey import Requirements, RequirementsSource, Survey, allows, protected_patterns, read_requirements, survey
 
 TEST = "def test_it():\n    assert True\n"
@@ -411,5 +411,5 @@ def test_the_manifest_is_valid_whatever_things_are_called(tmp_path_factory, name
 
 def test_nothing_from_the_index_takes_the_place_of_another_project_of_the_repository(tmp_path):
     found = survey(write(tmp_path, {"packages/x/src/shop/__init__.py": "", "packages/x/tests/test_a.py": TEST}))
-    lacks = [Lack(kind="module", name=name) for name in ("shop", "yaml")]
-    assert missing_requirements(lacks, read_requirements(tmp_path, found), found.names) == ["PyYAML"]
+    unmet = [UnmetRequirement(kind="module", name=name) for name in ("shop", "yaml")]
+    assert missing_requirements(unmet, read_requirements(tmp_path, found), found.names) == ["PyYAML"]

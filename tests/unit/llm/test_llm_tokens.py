@@ -31,11 +31,11 @@ def test_estimates_learn_from_what_the_model_reports():
     counter = TokenCounter()
     text = messages_of("x = 1\n" * 500)
     raw = counter.count(text)
-    counter.learn(text, (), raw * 2)
+    counter.calibrate(text, (), raw * 2)
     assert counter.count(text) == raw * 2
-    counter.learn(text, (), raw * 2)
+    counter.calibrate(text, (), raw * 2)
     assert counter.count(text) == raw * 2
-    counter.learn(text, (), raw)
+    counter.calibrate(text, (), raw)
     assert raw < counter.count(text) < raw * 2
 
 
@@ -43,7 +43,7 @@ def test_estimates_learn_from_what_the_model_reports():
 def test_no_report_makes_counts_absurd(reported):
     counter = TokenCounter()
     raw = counter.count(messages_of("hello world"))
-    counter.learn(messages_of("hello world"), (), reported)
+    counter.calibrate(messages_of("hello world"), (), reported)
     assert raw / 5 <= counter.count(messages_of("hello world")) <= raw * 5
 
 

@@ -3,14 +3,14 @@
 import pytest
 
 from dgym.sandbox import Cause
-from dgym.session.scoring._assessment import lack_of, lacks_in_output
+from dgym.session.scoring._assessment import requirement_of_failure, unmet_requirements_in_output
 
 PATHS = ["src/own/__init__.py", "src/own/_speed.pyx", "src/own/calc.py", "setup.py"]
 PATHS += ["packages/shop/pyproject.toml", "packages/shop/src/shop/cart.py", "till/setup.py", "till/till.py"]
 
 
 @pytest.mark.parametrize(
-    ("cause", "lack"),
+    ("cause", "requirement"),
     [
         (Cause("builtins.ModuleNotFoundError", "No module named 'yaml.nodes'"), ("module", "yaml")),
         (Cause("builtins.ModuleNotFoundError", "No module named 'own'"), ("installation", "own")),
@@ -40,18 +40,25 @@ PATHS += ["packages/shop/pyproject.toml", "packages/shop/src/shop/cart.py", "til
         (Cause("builtins.ImportError", "cannot import name 'x' from 'own'"), None),
     ],
 )
-def test_a_cause_shows_what_is_missing(cause, lack):
-    assert lack_of([cause], PATHS) == lack
+def test_a_cause_shows_what_is_missing(cause, requirement):
+    assert requirement_of_failure([cause], PATHS) == requirement
 
 
 def test_a_skip_counts_only_for_an_extension_of_the_repository():
-    assert lack_of([Cause("Skipped", "Skipped: could not import 'own._speed': x")], PATHS, skipped=True) == (
+    assert requirement_of_failure(
+        [Cause("Skipped", "Skipped: could not import 'own._speed': x")], PATHS, skipped=True
+    ) == (
         "extension",
         "own._speed",
     )
-    assert lack_of([Cause("Skipped", "Skipped: could not import 'numpy': x")], PATHS, skipped=True) is None
+    assert (
+        requirement_of_failure([Cause("Skipped", "Skipped: could not import 'numpy': x")], PATHS, skipped=True) is None
+    )
 
 
 def test_a_run_that_ends_before_its_tests_names_options_and_modules():
     text = "__main__.py: error: unrecognized arguments: --cov=x\nModuleNotFoundError: No module named 'a.b'\n"
-    assert [(lack.kind, lack.name) for lack in lacks_in_output(text)] == [("option", "--cov=x"), ("module", "a")]
+    assert [(requirement.kind, requirement.name) for requirement in unmet_requirements_in_output(text)] == [
+        ("option", "--cov=x"),
+        ("module", "a"),
+    ]

@@ -201,7 +201,7 @@ def pod_deadline_seconds(episode: EpisodeView, task: TaskState, policy: Policy) 
     It exceeds all other clocks. It includes a day, because the pod may wait for an agent pod and its outcome for the
     results store. For an external driver it includes the driver's idle timeout.
     """
-    seconds = remaining_seconds(episode) + _around(task, policy) + policy.backstop_seconds
+    seconds = remaining_seconds(episode) + _preparation_and_test_seconds(task, policy) + policy.backstop_seconds
     if episode.spec.agent is None:
         seconds += episode.spec.driver_idle_timeout_seconds
     return int(episode.spec.start_timeout_seconds + seconds) + _DAY
@@ -209,7 +209,7 @@ def pod_deadline_seconds(episode: EpisodeView, task: TaskState, policy: Policy) 
 
 def scoring_seconds(view: EpisodeInput) -> float:
     """Return how many seconds an episode may take from the request to end it until its outcome exists."""
-    return _around(view.task, view.policy) + view.policy.backstop_seconds
+    return _preparation_and_test_seconds(view.task, view.policy) + view.policy.backstop_seconds
 
 
 def _agent_pod_lost_since(view: EpisodeInput) -> datetime | None:
@@ -218,5 +218,5 @@ def _agent_pod_lost_since(view: EpisodeInput) -> datetime | None:
     return view.agent_pod.lost_since if driven and view.agent_pod is not None else None
 
 
-def _around(task: TaskState, policy: Policy) -> float:
+def _preparation_and_test_seconds(task: TaskState, policy: Policy) -> float:
     return policy.preparation_seconds + task.entrypoint_timeout_seconds

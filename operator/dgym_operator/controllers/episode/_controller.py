@@ -18,13 +18,13 @@ from dgym_operator.controllers.episode._clocks import sidecar_requests
 from dgym_operator.controllers.episode._finish import (
     CANCELLED,
     after_finish,
-    carry_out,
     delete_pods,
     end_attempt,
     finish,
     finish_attempt,
     lose_sandbox,
     record_disruption,
+    shut_down_pod,
     suspend,
     terminate,
 )
@@ -129,7 +129,7 @@ def _decide_attempt(view: EpisodeInput, now: datetime) -> Plan:
 
 
 def _end(view: EpisodeInput, wait: Wait | None, now: datetime) -> Plan:
-    plan = carry_out(view, now, wait.seconds if wait is not None else view.policy.repeat_seconds)
+    plan = shut_down_pod(view, now, wait.seconds if wait is not None else view.policy.repeat_seconds)
     # A cancelled episode is scored and may then wait for the results store. Status shows that as progress.
     shown = view.is_closing and view.ending is not None and view.ending.reason == CANCELLED
     return soonest(plan, progress(view, now)) if shown else plan

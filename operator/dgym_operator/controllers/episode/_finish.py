@@ -68,9 +68,9 @@ def terminate(
     return Plan(actions=(PatchStatus(status=status),), requeue_after=view.policy.repeat_seconds)
 
 
-def carry_out(view: EpisodeInput, now: datetime, seconds: float) -> Plan:
+def shut_down_pod(view: EpisodeInput, now: datetime, seconds: float) -> Plan:
     """Call the sidecar until it has answered or its time is over. Then delete the pod and requeue after ``seconds``."""
-    questions = _questions(view, now)
+    questions = _calls_before_deletion(view, now)
     return questions if questions is not None else Plan(actions=delete_pods(view), requeue_after=seconds)
 
 
@@ -85,7 +85,7 @@ def delete_pods(view: EpisodeInput, *, keep: int | None = None) -> tuple[DeleteP
     )
 
 
-def _questions(view: EpisodeInput, now: datetime) -> Plan | None:
+def _calls_before_deletion(view: EpisodeInput, now: datetime) -> Plan | None:
     """Return the calls to the sidecar before its pod is deleted, or None if no more calls are necessary."""
     pod, ending = view.pod, view.ending
     if pod is None or ending is None or pod.is_over or pod.metadata.deletion_timestamp is not None:

@@ -478,12 +478,12 @@ def _deaths(view: EpisodeInput, pod: Pod) -> Iterator[_Death]:
     if pod.metadata.deletion_timestamp is None and pod.status.reason == "Evicted":
         # The kubelet terminates all containers of an evicted pod, so their own ends are not evidence.
         yield _Death(f"Evicted: {pod.status.message}", poisoned if poisoned is not None else in_flight)
-    together = sandbox is not None and sidecar is not None and _together(sandbox, sidecar)
+    together = sandbox is not None and sidecar is not None and _killed_together(sandbox, sidecar)
     if sandbox is not None and not together and _by_itself(pod, sandbox):
-        yield _Death(_how(sandbox), poisoned)
+        yield _Death(_describe_end(sandbox), poisoned)
     if sidecar is not None and not together and _by_itself(pod, sidecar):
         killed = sidecar.exit_code != 0 and termination is not None and not termination.shutdown_requested
-        yield _Death(f"{_how(sidecar)}: the sidecar", in_flight if killed else None)
+        yield _Death(f"{_describe_end(sidecar)}: the sidecar", in_flight if killed else None)
 
 
 def _by_itself(pod: Pod, ended: Terminated) -> bool:
@@ -497,7 +497,7 @@ def _by_itself(pod: Pod, ended: Terminated) -> bool:
     return deleted is not None and ended.finished_at is not None and ended.finished_at + _SECOND <= deleted
 
 
-def _together(sandbox: Terminated, sidecar: Terminated) -> bool:
+def _killed_together(sandbox: Terminated, sidecar: Terminated) -> bool:
     """True if both were killed at about the same time, for instance by a shutdown of their node.
 
     If only the sidecar is killed, the sandbox exits normally. If only the sandbox is killed, the sidecar keeps running.
@@ -509,5 +509,5 @@ def _together(sandbox: Terminated, sidecar: Terminated) -> bool:
     return abs(sandbox.finished_at - sidecar.finished_at) <= _SECOND
 
 
-def _how(ended: Terminated) -> str:
+def _describe_end(ended: Terminated) -> str:
     return ended.reason if ended.reason not in ("", "Error", "Completed") else f"exit code {ended.exit_code}"

@@ -13,7 +13,7 @@ import pytest
 
 import dgym as library
 from dgym.api import driver_secret_name
-from dgym.env import Patience, RemoteEpisode
+from dgym.env import RemoteEpisode, RetryLimits
 from dgym.env._cluster import find_sidecar
 from dgym.errors import AccessRefused, ArgumentError, ConflictError, EpisodeOver, SandboxStartFailed
 from dgym.wire.http import Role
@@ -159,8 +159,8 @@ async def test_what_cannot_be_driven_is_said_at_once(driven):
 
 
 async def test_the_end_of_the_episode_ends_a_driver_whose_pod_is_gone(ready):
-    patience = Patience(silence_seconds=60, first_pause_seconds=0.1, longest_pause_seconds=0.5)
-    async with library.AsyncRepoEnv.connect(ready.name, patience=patience) as env:
+    retry_limits = RetryLimits(silence_seconds=60, first_pause_seconds=0.1, longest_pause_seconds=0.5)
+    async with library.AsyncRepoEnv.connect(ready.name, retry_limits=retry_limits) as env:
         await env.reset()
         path = f"/api/v1/namespaces/{ready.namespace.name}/pods/fix-1?gracePeriodSeconds=0"
         ready.server.request("DELETE", path)
@@ -172,8 +172,8 @@ async def test_the_end_of_the_episode_ends_a_driver_whose_pod_is_gone(ready):
 async def test_an_outcome_whose_pod_is_gone_is_read_from_the_episode(ready):
     """The agent pod that stores the outcome releases the pod, perhaps before a slow driver requests the outcome."""
     found = await find_sidecar(ready.name, wait_seconds=5.0)
-    patience = Patience(silence_seconds=60, first_pause_seconds=0.1, longest_pause_seconds=0.5)
-    driver = RemoteEpisode(found.route, found.token, reset_key=found.reset_key, patience=patience)
+    retry_limits = RetryLimits(silence_seconds=60, first_pause_seconds=0.1, longest_pause_seconds=0.5)
+    driver = RemoteEpisode(found.route, found.token, reset_key=found.reset_key, retry_limits=retry_limits)
     try:
         await driver.reset()
         path = f"/api/v1/namespaces/{ready.namespace.name}/pods/fix-1?gracePeriodSeconds=0"

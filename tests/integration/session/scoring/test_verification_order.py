@@ -7,7 +7,7 @@ import pytest
 
 from dgym.errors import VerifierFailed
 from dgym.session.scoring import SuiteCache, score_changes
-from dgym.wire import IntegritySign, Seen
+from dgym.wire import IntegritySign, SignEvidence
 from dgym.workspace.patches import FileVersion
 from tests.fakes.plans import make_plan
 from tests.support.calc import BUGGY, FIXED
@@ -170,7 +170,7 @@ async def test_hidden_tests_that_change_after_they_are_put_back_are_tampering(op
         escaped.cancel()
     assert (outcome.resolved, outcome.score) == (False, 0)
     assert outcome.message.startswith("tampered: changed after they were put back: test_hidden.py")
-    assert outcome.integrity.seen == (Seen(sign=IntegritySign.TESTS_CHANGED, detail="test_hidden.py"),)
+    assert outcome.integrity.seen == (SignEvidence(sign=IntegritySign.TESTS_CHANGED, detail="test_hidden.py"),)
 
 
 async def test_a_build_that_fails_counts(score):

@@ -278,17 +278,17 @@ def test_overrides_reach_the_pod(renderer, make_context, container):
 
 
 def test_a_lost_node_costs_a_minute_unless_the_episode_says_otherwise(renderer, make_context):
-    def patience(*tolerations):
+    def retry_limits(*tolerations):
         overrides = PodOverrides(tolerations=tolerations)
         given = renderer.render("restricted", make_context(overrides=overrides))["spec"]["tolerations"]
         return {each["key"]: each["tolerationSeconds"] for each in given if "tolerationSeconds" in each}
 
     both = {"node.kubernetes.io/not-ready": 60, "node.kubernetes.io/unreachable": 60}
-    assert patience() == both
+    assert retry_limits() == both
     own = Toleration(
         key="node.kubernetes.io/unreachable", operator="Exists", effect="NoExecute", toleration_seconds=300
     )
-    assert patience(own) == both | {"node.kubernetes.io/unreachable": 300}
+    assert retry_limits(own) == both | {"node.kubernetes.io/unreachable": 300}
 
 
 @pytest.mark.parametrize(

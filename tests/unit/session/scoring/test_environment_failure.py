@@ -4,7 +4,7 @@ import pytest
 
 from dgym.sandbox import EntrypointResult, Mode, RunResult
 from dgym.sandbox import TestReport as Report
-from dgym.session.scoring._score import environment_failure, suggests_doubt
+from dgym.session.scoring._score import environment_failure, eval_may_not_have_run
 from dgym.wire import Observation, Score
 
 PATHS = ("calc.py", "package/__init__.py", "test_calc.py", "conftest.py")
@@ -114,6 +114,6 @@ def test_an_eval_in_which_nothing_ran_is_a_reason_for_doubt():
     def observe(status, passed, maximum=2):
         return Observation(text="", exit_status=status, score=Score(score=passed, max_score=maximum))
 
-    assert all(suggests_doubt(observe(status, 0)) for status in (2, 4, 5, 127))
-    assert not any(suggests_doubt(observe(*seen)) for seen in ((0, 2), (1, 0), (2, 1)))
-    assert not suggests_doubt(Observation(text="", exit_status=127))
+    assert all(eval_may_not_have_run(observe(status, 0)) for status in (2, 4, 5, 127))
+    assert not any(eval_may_not_have_run(observe(*seen)) for seen in ((0, 2), (1, 0), (2, 1)))
+    assert not eval_may_not_have_run(Observation(text="", exit_status=127))

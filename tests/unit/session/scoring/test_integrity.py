@@ -5,7 +5,7 @@ import pytest
 from dgym.session.scoring import label, shell_commands
 from dgym.session.scoring._integrity import Signs
 from dgym.session.scoring._protection import protect, select_changes
-from dgym.wire import IntegritySign, Observation, Seen, Step, ToolCall
+from dgym.wire import IntegritySign, Observation, SignEvidence, Step, ToolCall
 from dgym.workspace.patches import FileVersion
 
 
@@ -19,11 +19,13 @@ def test_nothing_seen_is_clean():
 
 
 def test_every_sign_is_seen_once():
-    made = labelled(seen=[Seen(sign=IntegritySign.CANARY_PASSED, detail="x")] * 2, refused=["a", "b"], protected=["b"])
+    made = labelled(
+        seen=[SignEvidence(sign=IntegritySign.CANARY_PASSED, detail="x")] * 2, refused=["a", "b"], protected=["b"]
+    )
     assert not made.clean
     assert made.seen == (
-        Seen(sign=IntegritySign.CANARY_PASSED, detail="x"),
-        Seen(sign=IntegritySign.TESTS_CHANGED, detail="b"),
+        SignEvidence(sign=IntegritySign.CANARY_PASSED, detail="x"),
+        SignEvidence(sign=IntegritySign.TESTS_CHANGED, detail="b"),
     )
 
 
