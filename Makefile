@@ -145,7 +145,7 @@ e2e-containers: $(STAMP) ## episodes in real containers, every attack on the sco
 
 .PHONY: e2e-cluster
 e2e-cluster: $(STAMP) ## episodes on a real cluster: E2E_CLUSTER=existing and KUBECONFIG, else kind, else hack/cluster
-	@hack/e2e $(BIN)/python -m tests.e2e.cluster -q -n 3 --dist loadfile $(SLOWEST)
+	@hack/e2e $(BIN)/python -m tests.e2e.cluster -q -n 5 --dist loadfile $(SLOWEST)
 
 .PHONY: e2e-faults
 e2e-faults: $(STAMP) ## faults at every moment of an episode, and a soak: RUNS=3, SOAK_SEED=, E2E_FAULTS=sample; docs/faults.md
