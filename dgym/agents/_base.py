@@ -157,8 +157,8 @@ def find_file(reference: str, base: Path | None) -> Path:
     """
     if base is None:
         raise ManifestError(
-            f"agent.parameters name the file {reference[:200]!r}, and an agent in a cluster reads none;"
-            " write its text into the manifest where the parameter takes it"
+            f"agent.parameters name the file {reference[:200]!r}, but agents in a cluster do not read"
+            " files; write its text into the manifest if the parameter accepts text"
         )
     path = Path(reference).expanduser()
     return path if not (base / path).exists() and path.exists() else base / path

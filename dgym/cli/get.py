@@ -77,7 +77,7 @@ async def _show(client: Client, found: Views | None, selector: str, namespace: s
         show_table(table_of(views, everywhere=namespace is None))
     else:
         place = f"in namespace {namespace}" if namespace else "in any namespace"
-        echo(f"no Episodes and EpisodeSets {place}; dgym submit MANIFEST makes some", err=True)
+        echo(f"no Episodes and EpisodeSets {place}; dgym submit MANIFEST creates some", err=True)
 
 
 async def _watch(client: Client, found: Views | None, selector: str, namespace: str | None) -> None:

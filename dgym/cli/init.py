@@ -184,7 +184,7 @@ def _warnings(proposal: Proposal, target: Path) -> list[str]:
     warnings += [f"{path} is copied for each episode; keep it elsewhere to start faster" for path in found.bulky]
     warnings += [f"{path} goes into the sandbox, where programs can read it" for path in found.secrets]
     if target.is_relative_to(found.root):
-        warnings.append(f"{target.name} lies in the repository, where the agent can read it")
+        warnings.append(f"{target.name} is in the repository, where the agent can read it")
     python = proposal.requirements.python
     running = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if proposal.python is not None:

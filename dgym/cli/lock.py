@@ -134,5 +134,5 @@ def _comments(items: Sequence[str]) -> list[str]:
 
 _BY_HAND = (
     "the requirements cannot be changed line by line; write them in YAML's block form, as a list below"
-    " `requirements:` with one to a line"
+    " `requirements:`, each on its own line"
 )

@@ -100,7 +100,7 @@ def read_sections(path: Path, agent: str | None = None) -> dict[str, dict[str, A
     """
     values = _read(path)
     if values.get("apiVersion") == API_VERSION:
-        raise ManifestError(f"{path}: is a manifest of dgym already; run it with dgym run")
+        raise ManifestError(f"{path}: is already a manifest of dgym; run it with dgym run")
     if _TOP_LEVEL & values.keys():
         return {str(agent_type(values)[1] or _DEFAULT_AGENT): values}
     base = values.pop(_BASE, {})
@@ -290,7 +290,7 @@ def _set_temperature(migration: Migration, key: str, value: Any) -> None:
     first, *rest = value if isinstance(value, list) else [value]
     migration.agent["temperature"] = format(Decimal(str(first)), "f")
     if rest:
-        text = "agents of dgym make one request a step: only the first value was taken"
+        text = "agents of dgym make one request for each step: only the first value was converted"
         migration.note(key, text, KeyResult.CHANGED)
 
 
@@ -441,8 +441,8 @@ KEYS: dict[str, Rule] = {
     ),
     "use_conversational_prompt": _note("prompts are always conversations", KeyResult.NEEDLESS),
     "save_patch": _note("the patch is always stored, as patch.diff", KeyResult.NEEDLESS),
-    "log_prompt_response_pairs": _note("the trajectory always holds what was sent and answered", KeyResult.NEEDLESS),
-    "uuid": _note("a run is found again by what it ran, not by a name: the same command resumes", KeyResult.NEEDLESS),
+    "log_prompt_response_pairs": _note("the trajectory always contains all requests and replies", KeyResult.NEEDLESS),
+    "uuid": _note("runs do not have names: the same command resumes a run", KeyResult.NEEDLESS),
     "tools": _set_tools,
     "output_path": _field("run", "results"),
     "terminal.registry": _note("name the image with its registry"),

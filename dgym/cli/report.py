@@ -176,15 +176,15 @@ def _read(directories: Sequence[str], agent: str | None, *, every_configuration:
     records = tuple(record for record in run.records if record.agent == agent)
     if not records:
         known = ", ".join(sorted({record.agent for record in run.records})) or "none"
-        raise click.BadParameter(f"no result is of the agent {agent!r}; there are results of {known}")
+        raise click.BadParameter(f"the agent {agent!r} does not have results; these agents have: {known}")
     return msgspec.structs.replace(run, records=records, unfinished=())
 
 
 def _check_arm(run: Run, baseline: str) -> None:
     arms = sorted({record.arm for record in run.records if record.arm})
     if baseline not in arms:
-        known = f"there are results of {', '.join(arms)}" if arms else "the results are of no arm"
-        raise click.BadParameter(f"no result is of the arm {baseline!r}; {known}", param_hint="--baseline")
+        known = f"these arms have: {', '.join(arms)}" if arms else "the results do not have arms"
+        raise click.BadParameter(f"the arm {baseline!r} does not have results; {known}", param_hint="--baseline")
 
 
 def _price(text: str) -> tuple[str, Price]:
@@ -214,7 +214,7 @@ def _print_report(report: Report) -> None:
     screen.print()
     notes = [f"Intervals are Wilson's at {report.confidence * 100:g} %. Steps, rewrites and seconds are medians."]
     if report.overall.failed:
-        notes.append(f"{report.overall.failed} failed: no rate and no median counts them.")
+        notes.append(f"{report.overall.failed} failed and are not in rates and medians.")
     notes += _about_arms(report)
     if len(report.arm_pairs) == 1:
         (pair,) = report.arm_pairs
@@ -501,7 +501,7 @@ def _about_arms(report: Report) -> list[str]:
         notes.append("pass@k is the unbiased estimate; its interval is a bootstrap over tasks.")
     outside = report.overall.episodes - sum(one.figures.episodes for one in report.arms)
     if report.arms and outside:
-        notes.append(f"{outside} {_plural(outside, 'episode')} of no arm, in the tables of tasks and tools alone.")
+        notes.append(f"{outside} {_plural(outside, 'episode')} without an arm, only in the tables of tasks and tools.")
     return notes
 
 

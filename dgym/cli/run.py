@@ -134,7 +134,7 @@ def run_command(
     if force and force_failed:
         raise click.UsageError("--force runs everything again; it cannot be combined with --force-failed")
     if inputs.entrypoint and not any(Path(path).is_dir() for path in inputs.manifests):
-        raise click.UsageError("--entrypoint is of repositories; a manifest's task has spec.entrypoint")
+        raise click.UsageError("--entrypoint is only for repositories; a manifest's task has spec.entrypoint")
     options = RunOptions(
         opening=opening,
         results=results,

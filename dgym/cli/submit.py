@@ -150,7 +150,7 @@ def _task(spec: DebugTaskSpec, where: str) -> DebugTaskSpec:
 def _files(root: Path, where: str, room: int) -> Iterator[InlineFile]:
     for path, entry in walk_repository(root):
         if entry.is_symlink():
-            raise ManifestError(f"{where}: {path} is a symbolic link, which no manifest can hold; {_REMEDY}")
+            raise ManifestError(f"{where}: {path} is a symbolic link, which a manifest cannot contain; {_REMEDY}")
         if not entry.is_file(follow_symlinks=False):
             continue
         room -= entry.stat(follow_symlinks=False).st_size

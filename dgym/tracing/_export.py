@@ -107,7 +107,7 @@ def _exporter() -> SpanExporter:
         raise ValueError(f"OTEL_TRACES_EXPORTER is {name[:50]!r}; it must be otlp, console or none")
     protocol = next((os.environ[each] for each in _PROTOCOLS if os.environ.get(each)), "http/protobuf")
     if protocol != "http/protobuf":
-        raise ValueError(f"the protocol of OTLP is {protocol[:50]!r}; dgym has http/protobuf alone, on port 4318")
+        raise ValueError(f"the protocol of OTLP is {protocol[:50]!r}; dgym supports only http/protobuf, on port 4318")
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
     return OTLPSpanExporter()

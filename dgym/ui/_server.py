@@ -253,7 +253,7 @@ class PageAccess:
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if _hostname(request.headers.get("Host", "")) not in _HOSTS:
-            return web.Response(status=403, text="This server answers to 127.0.0.1 and localhost alone.\n")
+            return web.Response(status=403, text="This server only answers requests for 127.0.0.1 and localhost.\n")
         name = f"dgym-ui-{_port(request)}"
         given = request.query.get(_TOKEN)
         if given is not None and compare_digest(given.encode("utf-8", "replace"), self.token.encode()):
@@ -263,7 +263,7 @@ class PageAccess:
             return response
         cookie = request.cookies.get(name, "")
         if not compare_digest(cookie.encode("utf-8", "replace"), self._cookie.encode()):
-            return web.Response(status=401, text="Open the address that dgym ui printed: it holds the token.\n")
+            return web.Response(status=401, text="Open the address that dgym ui printed: it contains the token.\n")
         return await handler(request)
 
 

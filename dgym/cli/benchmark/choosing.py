@@ -175,7 +175,7 @@ def _choose_bundled(name: str, choice: Choice) -> Chosen:
         if value is not None:
             raise ManifestError(f"{option}: the tasks of {name} have no images of their own; leave it out")
     if choice.repositories is not None:
-        raise ManifestError(f"--repositories: the tasks of {name} hold their files; leave it out")
+        raise ManifestError(f"--repositories: the tasks of {name} contain their files; leave it out")
     if choice.split not in (None, found.split):
         raise ManifestError(f"benchmark {name!r} has no split {choice.split!r}: {found.split}")
     rows = [{"instance": instance} for instance in tasks]

@@ -444,7 +444,7 @@ def _explained(error: ApiError, access: ClusterAccess) -> str:
         case ConnectionLost():
             return (
                 f"the cluster of context '{access.context}' cannot be reached at {access.server}: {message};"
-                " see whether it runs (kubectl cluster-info), or choose another with --context"
+                " check that it runs (kubectl cluster-info), or choose another with --context"
             )
         case UnreadableAnswer():
             return f"{access.server} is not a Kubernetes API server ({message}); see the kubeconfig"
@@ -452,7 +452,7 @@ def _explained(error: ApiError, access: ClusterAccess) -> str:
             return message
         case Unauthorized():
             return (
-                f"the cluster does not take the credentials of context '{access.context}'; log in again, or choose a"
+                f"the cluster rejects the credentials of context '{access.context}'; log in again, or choose a"
                 " --context"
             )
         case Forbidden() if "is forbidden: User" in message:
@@ -460,12 +460,12 @@ def _explained(error: ApiError, access: ClusterAccess) -> str:
             namespace = _NAMESPACE.search(error.path)
             scope = f"in namespace {namespace[1]}" if namespace else "in all namespaces"
             return (
-                f"{message}; ask whoever runs the cluster for the ClusterRole '{role}' {scope}, or choose"
+                f"{message}; ask an administrator of the cluster for the ClusterRole '{role}' {scope}, or choose"
                 " a namespace of yours"
             )
         case NotFound() if f"/{GROUP}/" in error.path and not name:
             # An error without a name is about a missing kind, not about a missing object.
             return f"the cluster of context '{access.context}' has no resources of {GROUP}; install dgym: {INSTALL}"
         case NotFound() if error.details.kind == "namespaces":
-            return f"{message}; make it (kubectl create namespace {name}), or choose another with -n"
+            return f"{message}; create it (kubectl create namespace {name}), or choose another with -n"
     return ""

@@ -167,8 +167,8 @@ def _explaining_forbidden(namespace: str) -> Iterator[None]:
         yield
     except Forbidden as error:
         raise ResultsRefused(
-            f"the operator cannot be reached: it takes list on pods and get and create on pods/portforward in namespace"
-            f" {namespace}; the chart's value rbac.resultsReaders grants them"
+            f"the operator cannot be reached: this requires list on pods and get and create on pods/portforward in"
+            f" namespace {namespace}; the chart's value rbac.resultsReaders grants them"
         ) from error
 
 
@@ -234,7 +234,7 @@ def _refusal(status: int, body: str, pod: str) -> ClusterError:
     except (*DECODE_ERRORS, LookupError, TypeError):
         text = f"HTTP status {status}"
     kind = ResultsRefused if status in (401, 403) else ClusterError
-    return kind(f"operator pod {pod} does not give the results: {text}")
+    return kind(f"operator pod {pod} did not return the results: {text}")
 
 
 def _is_below(path: str, namespace: str, episode: str) -> bool:

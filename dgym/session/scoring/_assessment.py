@@ -70,7 +70,7 @@ _PASSED = frozenset({"passed", "xpassed"})
 _FILES_SHOWN = 10
 _CAUSE_CHARACTERS = 300
 _TOO_SLOW = (
-    "the suite of the untouched repository does not end in time, so it is not known what counts: raise "
+    "the suite of the untouched repository does not end in time, so the tests that count are unknown: raise "
     "entrypointTimeoutSeconds, or name the tests in the entrypoint"
 )
 
@@ -112,10 +112,10 @@ _REASONS: dict[Kind, str] = {
     "script": "no program named {name}; set spec.environment.install: editable if it is the repository's own, else add"
     " what provides it to spec.environment.requirements",
     "plugin": "the plugin of pytest with {name} is not installed; add it to spec.environment.requirements",
-    "option": "pytest does not know {name}; add the plugin that it belongs to to spec.environment.requirements",
+    "option": "pytest does not recognize {name}; add the plugin that defines it to spec.environment.requirements",
     "extension": "the extension {name} is not built; set spec.environment.install: editable, or build it by"
     " spec.setupCommands and spec.buildCommands",
-    "network": "need the network, which no sandbox has; left out of what counts",
+    "network": "need the network, which sandboxes do not have; left out of what counts",
     "database": "need the database {name}; left out of what counts",
     "display": "need a display; left out of what counts",
 }

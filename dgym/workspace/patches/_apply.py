@@ -135,7 +135,7 @@ class _Parser:
             if line.startswith((b"-- \n", b"--\n", *_BEGINNINGS)):
                 in_prose = True
             elif not in_prose and line.strip():
-                self._fail("this line belongs to no hunk; does the hunk before it announce too few lines?")
+                self._fail("this line is not part of a hunk; the hunk before it may announce too few lines")
             self._at += 1
         return False
 
@@ -402,7 +402,9 @@ class _Application:
         if file.new_path is None:
             assert file.old_path is not None
             if data:
-                raise PatchError(f"{file.name}: line {file.line} of the patch: the deletion leaves lines behind")
+                raise PatchError(
+                    f"{file.name}: line {file.line} of the patch: the file has lines that the deletion does not remove"
+                )
             self.result[file.old_path] = None
         else:
             self.result[file.new_path] = _version(file, old, data)

@@ -313,7 +313,7 @@ class SourceCache:
             SourceFailed: The source could not be obtained.
         """
         if source.local_path is not None:
-            raise SourceFailed("source.localPath: a directory of one machine is for local runs")
+            raise SourceFailed("source.localPath: a directory of this machine can only be used in local runs")
         entry = self._entry(source, namespace)
         async with entry.lock, self._packing:
             if entry.path is None or not entry.path.exists():
@@ -348,7 +348,9 @@ class SourceCache:
                     if self._claim(path):
                         return path
         except TimeoutError:
-            raise SourceFailed(f"source: it could not be obtained within {self._timeout_seconds:.0f} s") from None
+            raise SourceFailed(
+                f"source: the repository could not be obtained within {self._timeout_seconds:.0f} s"
+            ) from None
         raise SourceFailed("source: the cache is too small for the sources in use at the same time")
 
     def _claim(self, path: Path) -> bool:

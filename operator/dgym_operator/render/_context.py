@@ -182,9 +182,9 @@ def _tolerations(overrides: PodOverrides) -> list[dict[str, Any]]:
 def _working_directory(task: DebugTaskSpec) -> str:
     path = posixpath.normpath("/" + task.working_directory.lstrip("/"))
     if path in _SYSTEM_DIRECTORIES or path.startswith("/run/dgym/"):
-        raise InvalidOverride(f"workingDirectory: {path!r} is the system's; put the repository elsewhere")
+        raise InvalidOverride(f"workingDirectory: {path!r} is a directory of the system; put the repository elsewhere")
     if ":" in path:
-        raise InvalidOverride(f"workingDirectory: {path!r} holds a ':', which no path of a volume may; rename it")
+        raise InvalidOverride(f"workingDirectory: {path!r} has a ':', which volumes do not allow; rename the directory")
     return path
 
 

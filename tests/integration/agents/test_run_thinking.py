@@ -131,7 +131,7 @@ def test_the_patch_is_applied_after_a_question(repository, run):
         ),
         (["repository", "--agent", "debug_agent", "-p", "agent.costLimit=0"], 'a number above 0, in quotes ("2.50")'),
         (["repository", "--agent", "debug_agen"], "did you mean 'debug_agent'"),
-        (["x.yaml", "--entrypoint", "true"], "--entrypoint is of repositories"),
+        (["x.yaml", "--entrypoint", "true"], "--entrypoint is only for repositories"),
         (["repository", "--agent", "debug_agent", "--llm-config", "no.yaml"], "no.yaml"),
     ],
 )

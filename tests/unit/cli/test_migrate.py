@@ -132,7 +132,7 @@ def test_what_is_lost_is_told_and_stands_in_the_manifest(folder):
     )
     done = migrate("x.yaml")
     assert "Not converted:" in done.stderr
-    lost, different = "a: an unknown key of debug-gym", "llm_temperature: agents of dgym make one request a step"
+    lost, different = "a: an unknown key of debug-gym", "llm_temperature: agents of dgym make one request for each step"
     assert f"Not converted:\n  {lost}" in done.stderr
     assert f"# Not converted: {lost}" in done.stdout
     assert f"Converted with a difference:\n  {different}" in done.stderr
@@ -355,7 +355,7 @@ def test_nothing_is_overwritten_without_force(folder):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("apiVersion: dgym.dev/v1alpha1\nkind: Episode\n", "is a manifest of dgym already"),
+        ("apiVersion: dgym.dev/v1alpha1\nkind: Episode\n", "is already a manifest of dgym"),
         ("- 1\n", "one YAML mapping"),
         ("a: {b: 1}\n---\nc: 1\n", "one YAML mapping"),
         ("base: {max_steps: 1}\n", "has no sections"),

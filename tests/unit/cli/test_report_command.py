@@ -145,7 +145,7 @@ def test_arms_are_compared_within_eighty_columns(dgym, play, monkeypatch):
     assert value["episodes"][0]["arm"] == "with-pdb"
     refused = dgym("--baseline", "third")
     assert refused.exit_code == 2
-    assert "no result is of the arm 'third'; there are results of with-pdb, without" in refused.output
+    assert "the arm 'third' does not have results; these arms have: with-pdb, without" in refused.output
 
 
 def test_reasons_are_shown_by_arm_so_that_an_imbalance_is_seen(dgym, play):
@@ -216,7 +216,7 @@ def test_what_results_say_cannot_drive_the_terminal(dgym, play):
         (["results", "--price", "m-1"], "write MODEL=IN:OUT"),
         (["results", "--price", "m-1=2:nan"], "write MODEL=IN:OUT"),
         (["results", "--confidence", "95"], "--confidence"),
-        (["results", "--agent", "dbug"], "there are results of debug"),
+        (["results", "--agent", "dbug"], "these agents have: debug"),
         (["results", "--compare-agent", "debug"], "requires --compare"),
         (["--output", "xml"], "table"),
     ],

@@ -152,7 +152,7 @@ def test_traces_are_off_unless_asked_for(variables):
     ("variables", "problem"),
     [
         ({"OTEL_TRACES_EXPORTER": "zipkin"}, "it must be otlp, console or none"),
-        ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "dgym has http/protobuf alone"),
+        ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "dgym supports only http/protobuf"),
         ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "100000"}, "max_export_batch_size"),
     ],
 )

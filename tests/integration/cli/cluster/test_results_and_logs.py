@@ -139,7 +139,7 @@ def test_forbidden_names_the_rights_and_the_value_that_grants_them(cluster, dgym
     cluster.forbidden = forbidden
     error = dgym(command, "fix", status=1).err
     assert (
-        "the operator cannot be reached: it takes list on pods and get and create on pods/portforward in namespace"
+        "the operator cannot be reached: this requires list on pods and get and create on pods/portforward in namespace"
         " dgym-system; the chart's value rbac.resultsReaders grants them"
     ) in error
     assert "ClusterRole" not in error

@@ -74,7 +74,7 @@ def test_a_namespace_that_is_not_there(dgym, kinds):
     done = CliRunner().invoke(cli, ["submit", str(EXAMPLES / "episode.yaml"), "-n", "nowhere"])
     assert done.exit_code == 1
     assert (
-        'namespaces "nowhere" not found; make it (kubectl create namespace nowhere), or choose another' in done.stderr
+        'namespaces "nowhere" not found; create it (kubectl create namespace nowhere), or choose another' in done.stderr
     )
 
 
@@ -249,12 +249,12 @@ def test_somebody_without_rights(kinds, namespace, kubeconfig):
     kubeconfig(kinds.url, ca_file=kinds.ca_file, token=token)
     text = invoke("get", "-n", namespace.name)
     assert 'cannot list resource "episode' in text
-    assert f"ask whoever runs the cluster for the ClusterRole 'view' in namespace {namespace.name}" in text
+    assert f"ask an administrator of the cluster for the ClusterRole 'view' in namespace {namespace.name}" in text
 
 
 def test_credentials_that_are_not_taken(kinds, kubeconfig):
     kubeconfig(kinds.url, ca_file=kinds.ca_file, token="wrong")
-    assert "does not take the credentials of context 'here'; log in again" in invoke("get")
+    assert "rejects the credentials of context 'here'; log in again" in invoke("get")
 
 
 @pytest.mark.parametrize(

@@ -58,5 +58,5 @@ def test_what_is_wrong_is_named(agent, fields, message):
 
 @pytest.mark.parametrize("reference", ["/etc/passwd", "trajectory.jsonl", "../x"])
 def test_parameters_name_no_files_of_the_agents_own(reference):
-    with pytest.raises(DgymError, match="reads none"):
+    with pytest.raises(DgymError, match="do not read files"):
         read_calls(AgentContext(task_name="calc", parameters={"trajectory": reference}, base=None))

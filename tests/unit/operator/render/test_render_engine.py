@@ -143,7 +143,7 @@ def test_a_name_is_no_path(templates, make_context, name):
         ('metadata:\n  name: "{{ pod.name }}"\n', 'rendered line 2: name: ""fix-ledger-1""'),
         ("a: 1\n---\nb: 1\n", "gives 2 documents"),
         ("", "gives 0 documents"),
-        ("[1, 2]", "no mapping"),
+        ("[1, 2]", "not a mapping"),
         ("apiVersion: v1\nkind: Service\n", "is not a Pod"),
         ("apiVersion: v1\nkind: Pod\nspec: []\n", "spec: is []"),
         ("apiVersion: v1\nkind: Pod\nspec: {containers: [{name: sandbox}]}\n", "has no verifier and no sidecar"),
@@ -180,7 +180,7 @@ def test_output_is_bounded(refused):
 def test_aliases_do_not_multiply_without_end(refused):
     lines = ["a0: &a0 [1, 2]"] + [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 30)]
     assert "line 10: a9: &a9 [*a8, *a8, *a8]" in refused("\n".join(lines))
-    assert "b: aliases multiply what they name; write it out" in refused("a: &a [1, 2]\nb: *a")
+    assert "b: its aliases expand to too much text; write it without aliases" in refused("a: &a [1, 2]\nb: *a")
 
 
 def test_what_looks_like_an_alias_in_text_is_text(templates, make_context):

@@ -190,7 +190,7 @@ def test_every_pod_has_a_user_namespace_where_the_installation_asks_for_it(rende
 @pytest.mark.parametrize("field", ["hostNetwork", "hostPID", "hostIPC"])
 def test_no_template_shares_a_namespace_of_the_node(make_context, templates, field):
     own = templates("own", f'{{% extends "restricted" %}}{{% block more %}}\n  {field}: true\n{{% endblock %}}')
-    with pytest.raises(TemplateError, match=f"spec.{field}: the sandbox would share the node's; remove it"):
+    with pytest.raises(TemplateError, match=f"spec.{field}: the sandbox would share it with the node; remove it"):
         Renderer(directory=own).render("own", make_context())
 
 
