@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -48,14 +48,6 @@ _IN_FLIGHT_SECONDS = 0.5
 """A step that takes longer is saved before its observation arrives. Most steps are faster and need no extra file."""
 
 
-class Log(Protocol):
-    """The log of one episode."""
-
-    def text(self) -> str:
-        """The lines that have been logged so far."""
-        ...
-
-
 class Record:
     """The files of one attempt below ``path`` of the store.
 
@@ -67,7 +59,7 @@ class Record:
     Args:
         store: The results store.
         path: The directory of the attempt, relative to the root of the store.
-        log: The log of the episode, which is stored with the result. None if the log is written elsewhere.
+        log: Returns the log of the episode, which is stored with the result. None if the log is written elsewhere.
         unavailable: Called with each failure of the store, and with None when the store answers again.
         longest_pause_seconds: Maximum pause between two tries. None: the first failure is raised.
     """
@@ -76,7 +68,7 @@ class Record:
         self,
         store: ResultsStore,
         path: str,
-        log: Log | None = None,
+        log: Callable[[], str] | None = None,
         *,
         unavailable: Callable[[StoreUnavailable | None], None] = lambda _: None,
         longest_pause_seconds: float | None = None,
@@ -356,7 +348,7 @@ class Record:
         await self.save()
         await self._store.write(self._place(PATCH), patch)
         if self._log is not None:
-            await self._store.write(self._place(LOG), self._log.text().encode("utf-8", "replace"))
+            await self._store.write(self._place(LOG), self._log().encode("utf-8", "replace"))
         data = msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n"
         if await self._store.create(self._place(RESULT), data):
             return stored

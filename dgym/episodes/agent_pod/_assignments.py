@@ -13,7 +13,7 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import msgspec
 
@@ -271,12 +271,8 @@ class AssignmentProgress:
             self._metrics.observe_stage(self._namespace, stage, time.monotonic() - began)
 
 
-class AssignmentRunner(Protocol):
-    """Runs one assignment to its end."""
-
-    def __call__(self, assignment: Assignment, report: Report) -> Awaitable[Ending | None]:
-        """Run ``assignment``. Call ``report`` with every change of its stage."""
-        ...
+AssignmentRunner = Callable[[Assignment, Report], Awaitable[Ending | None]]
+"""Runs one assignment to its end, and reports every change of its stage."""
 
 
 class AssignmentRefused(Exception):

@@ -185,7 +185,7 @@ class _Attempt:
         return Record(
             shared.store,
             attempt_path(assignment.namespace, assignment.episode, assignment.episode_uid, attempt),
-            log,
+            None if log is None else log.text,
             unavailable=self._progress.store_unavailable,
             longest_pause_seconds=shared.store_retry_seconds,
         )

@@ -23,7 +23,7 @@ def store(s3_server, monkeypatch):
 @pytest.fixture
 def new_record(store):
     def make(unavailable=lambda _: None):
-        return Record(store, PATH, EpisodeLog(), unavailable=unavailable, longest_pause_seconds=0.1)
+        return Record(store, PATH, EpisodeLog().text, unavailable=unavailable, longest_pause_seconds=0.1)
 
     return make
 

@@ -52,7 +52,7 @@ def store(tmp_path):
 @pytest.fixture
 async def record(store):
     """A record whose header is already stored."""
-    record = Record(store, PATH, EpisodeLog(), unavailable=lambda _: None)
+    record = Record(store, PATH, EpisodeLog().text, unavailable=lambda _: None)
     await record.load(TrajectoryHeader(task="calc"))
     store.writable.set()
     await record.save()

@@ -29,7 +29,7 @@ def store(request, tmp_path, monkeypatch):
 @pytest.fixture
 def new_record(store):
     async def make(steps):
-        record = Record(store, PATH, EpisodeLog(), unavailable=lambda _: None)
+        record = Record(store, PATH, EpisodeLog().text, unavailable=lambda _: None)
         begun = await record.load(TrajectoryHeader(task="calc"))
         add(record, range(len(begun), steps))
         return record
@@ -113,7 +113,7 @@ async def test_an_attempt_with_a_result_is_not_given_up(store, new_record):
 
 async def test_either_the_result_is_found_or_it_is_not_stored(store):
     for attempt in range(1, 11):
-        storing, recovering = (Record(store, f"n/e/uid/{attempt}", EpisodeLog()) for _ in range(2))
+        storing, recovering = (Record(store, f"n/e/uid/{attempt}", EpisodeLog().text) for _ in range(2))
         stored, found = await asyncio.gather(storing.finish(RESULT), recovering.give_up(), return_exceptions=True)
         assert isinstance(stored, Superseded) if found is None else stored == found
         assert await recovering.result() == found
