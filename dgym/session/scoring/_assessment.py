@@ -235,7 +235,7 @@ def unmet_requirements_in_output(text: str) -> list[UnmetRequirement]:
 
 
 def by_test(unmet: Iterable[UnmetRequirement]) -> Mapping[str, UnmetRequirement]:
-    """The lack of each test."""
+    """The unmet requirement of each test."""
     return {test: requirement for requirement in unmet for test in requirement.tests}
 
 
@@ -259,7 +259,8 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     fail_to_pass: tuple[str, ...] = ()
     pass_to_pass: tuple[str, ...] = ()
     passes: bool = False
-    unmet: tuple[UnmetRequirement, ...] = ()
+    # ``dgym check --output json`` prints this field under the name "lacks".
+    unmet: tuple[UnmetRequirement, ...] = msgspec.field(default=(), name="lacks")
 
 
 def assess(

@@ -112,3 +112,12 @@ def test_tests_that_lack_something_are_problems_with_remedies_and_never_to_be_re
     assert "note: 1 test or file: need the network" in done.stdout
     (task,) = yaml.safe_load_all((tmp_path / "task.yaml").read_text())
     assert task["spec"]["scoring"] == {"failToPass": ["test_a.py::test_bug"], "passToPass": ["test_a.py::test_good"]}
+
+
+def test_the_assessments_are_printed_as_json(dgym, tmp_path):
+    (tmp_path / "task.yaml").write_text(LACKING)
+    done = dgym("check", "task.yaml", "--repeat", "1", "--output", "json")
+    assert done.returncode == 1, done.stderr
+    (assessment,) = json.loads(done.stdout)
+    assert assessment.keys() == {"task", "problems", "notes", "failToPass", "passToPass", "passes", "lacks"}
+    assert {"kind": "module", "name": "nowhere_to_be_found", "tests": ["test_a.py::test_module"]} in assessment["lacks"]
