@@ -1,0 +1,41 @@
+"""Tests of operators that are lost, away or replaced during an episode: it finishes, and each step is executed once."""
+
+from tests.e2e.cluster.episodes import begin, check_each_step_once
+from tests.e2e.cluster.support import until
+
+OPERATOR = "app.kubernetes.io/name=dgym,app.kubernetes.io/component=operator"
+
+
+def test_the_leader_is_deleted(release, watched, tmp_path):
+    name = begin(watched)
+    leader = until(release.leader, what="a leader")
+    release.kubectl("delete", "pod", leader, "--grace-period=0", "--force", "--wait=false")
+    check_each_step_once(release, watched, name, tmp_path)
+    assert until(release.leader, what="another leader") != leader
+    release.wait()
+
+
+def test_operators_that_are_away_while_an_agent_submits_cost_no_outcome(release, watched, tmp_path):
+    name = begin(watched)
+    release.kubectl("scale", "deployment", "--selector", OPERATOR, "--replicas=0")
+    # No operator reports the end of the sandbox. So the sidecar waits after the sandbox's time to stop has passed.
+    pod = watched.status(name)["podName"]
+    until(lambda: not container(watched, pod, "sidecar")["ready"], what="a sidecar that waits")
+    assert "terminated" in container(watched, pod, "sandbox")["state"]
+    assert "running" in container(watched, pod, "sidecar")["state"]
+    release.kubectl("scale", "deployment", "--selector", OPERATOR, "--replicas=2")
+    check_each_step_once(release, watched, name, tmp_path)
+    release.wait()
+
+
+def container(kubectl, pod, name):
+    """A container's status."""
+    statuses = kubectl.get("pod", pod)["status"]["containerStatuses"]
+    return next(status for status in statuses if status["name"] == name)
+
+
+def test_an_upgrade_in_the_middle(release, watched, tmp_path):
+    """Agent pods drain, and their running episodes continue."""
+    name = begin(watched)
+    release.upgrade({"operator": {"logLevel": "DEBUG"}, "agents": {"podAnnotations": {"rolled": "yes"}}})
+    check_each_step_once(release, watched, name, tmp_path)
