@@ -127,7 +127,10 @@ class Cluster:
                 await writer.drain()
         finally:
             answers.cancel()
+            await asyncio.wait({answers})
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
         return socket
 
     @staticmethod
@@ -193,6 +196,9 @@ def cluster(tmp_path, kubeconfig):
                 standin.port = await stack.enter_async_context(listening(operator))
                 ready.set()
                 await done.wait()
+        # If the task that accepts a connection is cancelled, the connection is not closed.
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=10)
 
     def run():
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
