@@ -106,6 +106,12 @@ llm_config_option = click.option(
     type=click.Path(exists=True, dir_okay=False),
     help="The configuration of models. [default: LLM_CONFIG_FILE_PATH, else ~/.config/dgym/llm.yaml]",
 )
+workers_option = click.option(
+    "--workers",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Episodes that run at the same time. [default: number of CPUs]",
+)
 
 context_option = click.option(
     "--context", metavar="NAME", help="The context of the kubeconfig. [default: its current one]"

@@ -27,6 +27,7 @@ from dgym.cli.options import (
     output_option,
     takes_inputs,
     takes_opening,
+    workers_option,
 )
 from dgym.cli.output import (
     FAILED,
@@ -85,12 +86,7 @@ _WAIT_SECONDS = 30.0
 @takes_inputs()
 @click.option("--apply", "apply_patch", is_flag=True, help="Ask whether to apply the patch to the repository.")
 @llm_config_option
-@click.option(
-    "--workers",
-    type=click.IntRange(1, 10_000),
-    metavar="N",
-    help="Episodes that run at the same time. [default: number of CPUs]",
-)
+@workers_option
 @takes_opening()
 @click.option(
     "--results",

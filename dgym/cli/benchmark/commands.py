@@ -47,6 +47,7 @@ from dgym.cli.options import (
     llm_config_option,
     output_option,
     takes_opening,
+    workers_option,
 )
 from dgym.cli.output import add_row, echo, echo_json, show_table, table
 from dgym.cli.run import make_plan, run_plan
@@ -199,12 +200,7 @@ def render_command(name: str, directory: str | None, **choice: Any) -> None:
 @takes_choice
 @takes_episodes
 @llm_config_option
-@click.option(
-    "--workers",
-    type=click.IntRange(1, 10_000),
-    metavar="N",
-    help="Episodes that run at the same time. [default: number of CPUs]",
-)
+@workers_option
 @takes_opening("sandbox", "engine", "python")
 @click.option("--results", default="results", show_default=True, metavar="DIR", shell_complete=complete_directories)
 @click.option("--force", is_flag=True, help="Run finished episodes again too.")
