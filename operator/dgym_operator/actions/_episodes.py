@@ -154,15 +154,7 @@ class EpisodeExecutor:
         if action.progress and not self.progress.allows():
             return DEFER_SECONDS + self.progress.until_turn(), episode
         try:
-            written = await self.writes.patch(
-                EPISODES,
-                metadata.name,
-                patch,
-                decode=EpisodeView,
-                namespace=metadata.namespace,
-                subresource="status",
-                priority=_priority(action),
-            )
+            written = await self.writes.patch_status(EPISODES, episode, patch, priority=_priority(action))
         except NotLeading:
             raise
         except BaseException:
@@ -302,9 +294,7 @@ class SetExecutor:
             match action:
                 case PatchSetStatus():
                     status = set_with_readiness(action.status, self.cache.clock.now())
-                    episode_set = await self.writes.replace_status(
-                        EPISODE_SETS, self.cache.sets, episode_set, status, decode=EpisodeSetView
-                    )
+                    episode_set = await self.writes.replace_status(EPISODE_SETS, self.cache.sets, episode_set, status)
                 case FreezeTasks():
                     await self._freeze(episode_set, action)
                 case LookUpTasks():

@@ -435,9 +435,7 @@ class PoolExecutor:
     async def _act(self, pool: SandboxPoolView, action: Action) -> None:
         match action:
             case PatchPoolStatus():
-                await self.writes.replace_status(
-                    SANDBOX_POOLS, self.cache.sandbox_pools, pool, action.status, decode=SandboxPoolView
-                )
+                await self.writes.replace_status(SANDBOX_POOLS, self.cache.sandbox_pools, pool, action.status)
             case DeletePod():
                 key = (pool.metadata.namespace, action.name)
                 await self.writes.delete(PODS, self.cache.pods, key, action.uid, decode=Pod)

@@ -61,44 +61,34 @@ class Writes:
                 raise
             return found
 
-    async def patch(
-        self,
-        resource: Resource,
-        name: str,
-        body: Any,
-        *,
-        decode: type[V],
-        namespace: str,
-        subresource: str | None = None,
-        priority: Priority = Priority.UPDATE,
-    ) -> V:
-        """Patch an object, or its subresource such as ``status``."""
+    async def patch(self, resource: Resource, name: str, body: Any, *, decode: type[V], namespace: str) -> V:
+        """Patch an object."""
+        self._check()
+        return await self._client.patch(resource, name, body, decode=decode, namespace=namespace, field_manager=MANAGER)
+
+    async def patch_status(self, resource: Resource, item: C, body: Any, *, priority: Priority = Priority.UPDATE) -> C:
+        """Patch the status of ``item``. Returns the new object."""
         self._check()
         return await self._client.patch(
             resource,
-            name,
+            item.metadata.name,
             body,
-            decode=decode,
-            namespace=namespace,
-            subresource=subresource,
+            decode=type(item),
+            namespace=item.metadata.namespace,
+            subresource="status",
             field_manager=MANAGER,
             priority=priority,
         )
 
-    async def replace_status(
-        self, resource: Resource, store: InformerStore[W], item: W, status: msgspec.Struct, *, decode: type[W]
-    ) -> W:
+    async def replace_status(self, resource: Resource, store: InformerStore[W], item: W, status: msgspec.Struct) -> W:
         """Write the object's status if it has changed, and update the store. Returns the object.
 
         The write fails if the object was changed since ``item`` was read.
         """
-        metadata = item.metadata
-        patch = status_patch(item.status, status, metadata.resource_version)
+        patch = status_patch(item.status, status, item.metadata.resource_version)
         if patch is None:
             return item
-        written = await self.patch(
-            resource, metadata.name, patch, decode=decode, namespace=metadata.namespace, subresource="status"
-        )
+        written = await self.patch_status(resource, item, patch)
         store.assume(written)
         return written
 

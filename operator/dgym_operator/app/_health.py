@@ -167,7 +167,6 @@ async def show_waiting(cache: Cache, writes: Writes, serves: Callable[[str], boo
 async def _show(cache: Cache, writes: Writes, episode: EpisodeView, held_by: str) -> bool:
     view = cache.episode_input(episode, may_create=False)
     plan = decide(msgspec.structs.replace(view, held_by=held_by), cache.clock.now())
-    metadata = episode.metadata
     for action in plan.actions:
         if not isinstance(action, PatchStatus) or not action.progress:
             continue
@@ -175,14 +174,7 @@ async def _show(cache: Cache, writes: Writes, episode: EpisodeView, held_by: str
         if patch is None:
             continue
         try:
-            written = await writes.patch(
-                EPISODES,
-                metadata.name,
-                patch,
-                decode=EpisodeView,
-                namespace=metadata.namespace,
-                subresource="status",
-            )
+            written = await writes.patch_status(EPISODES, episode, patch)
         except (ApiError, NotLeading):
             return False
         cache.episodes.assume(written)

@@ -78,8 +78,7 @@ class RecordedWrites:
     def __init__(self):
         self.statuses = []
 
-    async def patch(self, _resource, _name, body, *, decode, namespace, subresource):
-        assert subresource == "status"
+    async def patch_status(self, _resource, _item, body):
         self.statuses.append(body["status"])
         raise ConnectionLost("no answer")
 
