@@ -1,14 +1,10 @@
 """Manifests for the tests of a real cluster."""
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.e2e.cluster.support import Kubectl, run, unique, until
+from tests.e2e.cluster.support import Kubectl, unique, until
 from tests.support.calc import BUGGY, SOLUTION
-
-if TYPE_CHECKING:
-    from tests.e2e.cluster.release import Release
 
 TEST = "from calc import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n"
 FILES = {"calc.py": BUGGY, "test_calc.py": TEST}
@@ -96,24 +92,3 @@ def counted(kubectl: Kubectl, name: str) -> int:
         "exec", pod, "-c", "sandbox", "--", "sh", "-c", "wc -l < /workspace/counter.txt", check=False
     ).strip()
     return int(output) if output.isdecimal() else 0
-
-
-def check_each_step_once(
-    release: "Release", kubectl: Kubectl, name: str, tmp_path: Path, steps: int = STEPS, attempt: int = 1
-) -> dict[str, Any]:
-    """Check the workspace's file, as ``cat`` showed it, and the trajectory. Returns the status."""
-    status = kubectl.finished(name)
-    assert status["reason"] == "Resolved", kubectl.explain(name)
-    assert status["attempt"] == attempt
-    run("dgym", "results", name, *release.client_flags(kubectl.namespace), "--directory", str(tmp_path))
-    (trajectory,) = tmp_path.rglob(f"{attempt}/trajectory.jsonl")
-    lines = [json.loads(line) for line in trajectory.read_text().splitlines()][1:]
-    assert [line["seq"] for line in lines] == list(range(steps + 4))
-    (shown,) = [
-        line["observation"]["text"]
-        for line in lines
-        if line["call"] and line["call"]["arguments"].get("command") == "cat counter.txt"
-    ]
-    assert [int(word) for word in shown.split() if word.isdecimal()] == list(range(1, steps + 1)), shown
-    assert status["outcome"]["steps"] == steps + 3
-    return status

@@ -5,6 +5,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tests.e2e.cluster.services import MODEL, REPOSITORIES, address
@@ -42,8 +43,8 @@ class Release:
         Without the wait, the namespace controller would check the deleted namespace again only after half of the grace
         period of the agent pods, which is minutes.
         """
-        retry_limits = ("--wait", "--timeout", f"{DEADLINE:g}s")
-        run("helm", "uninstall", self.name, "--namespace", self.kubectl.namespace, *retry_limits, timeout=DEADLINE + 60)
+        wait = ("--wait", "--timeout", f"{DEADLINE:g}s")
+        run("helm", "uninstall", self.name, "--namespace", self.kubectl.namespace, *wait, timeout=DEADLINE + 60)
         until(lambda: not self.kubectl.items("pods"), what="the release's pods to go")
 
     def wait(self) -> None:
@@ -65,6 +66,14 @@ class Release:
     def client_flags(self, namespace: str, *, system: bool = True) -> tuple[str, ...]:
         """Flags of dgym's client commands."""
         return ("-n", namespace, *(("--system-namespace", self.kubectl.namespace) if system else ()))
+
+    def trajectory(
+        self, kubectl: Kubectl, name: str, directory: Path, attempt: int | None = None
+    ) -> list[dict[str, Any]]:
+        """The recorded steps of an Episode, as ``dgym results`` fetches them. ``attempt`` is None if it has one."""
+        run("dgym", "results", name, *self.client_flags(kubectl.namespace), "--directory", str(directory))
+        (file,) = directory.rglob(f"{attempt or '*'}/trajectory.jsonl")
+        return [json.loads(line) for line in file.read_text().splitlines()][1:]
 
     def _helm(self, verb: str, values: dict[str, Any], *flags: str) -> None:
         place = ("--namespace", self.kubectl.namespace, "--timeout", f"{DEADLINE:g}s", *flags)

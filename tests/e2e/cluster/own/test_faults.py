@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.e2e.cluster.episodes import begin, check_each_step_once, episode, inline_source, replay, task_spec
+from tests.e2e.cluster.episodes import begin, episode, inline_source, replay, task_spec
 from tests.e2e.cluster.support import run, unique, until
 from tests.e2e.programs import EXPECTED, PROGRAMS, Outcome, calls, task
 
@@ -17,25 +17,25 @@ def serving(release, kubectl, name):
     return next(pod for pod in release.kubectl.items("pods", AGENT) if pod["metadata"]["uid"] == uid)
 
 
-def test_the_agent_pod_is_deleted(release, watched, tmp_path):
+def test_the_agent_pod_is_deleted(release, watched, check_each_step_once):
     name = begin(watched)
     before = watched.status(name)["assignment"]
     pod = serving(release, watched, name)["metadata"]["name"]
     release.kubectl("delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
-    status = check_each_step_once(release, watched, name, tmp_path)
+    status = check_each_step_once(name)
     assert status["assignment"]["epoch"] > before["epoch"]
     assert status["assignment"]["agentPodUID"] != before["agentPodUID"]
     release.wait()
 
 
-def test_the_agent_container_is_restarted_in_place(release, watched, tmp_path):
+def test_the_agent_container_is_restarted_in_place(release, watched, check_each_step_once):
     name = begin(watched)
     before = watched.status(name)["assignment"]
     pod = serving(release, watched, name)["metadata"]["name"]
     for _ in range(2):
         # The first SIGTERM starts draining, the second stops the wait for episodes.
         release.kubectl("exec", pod, "--", "python", "-c", "import os; os.kill(1, 15)", check=False)
-    status = check_each_step_once(release, watched, name, tmp_path)
+    status = check_each_step_once(name)
     assert status["assignment"]["agentPodUID"] == before["agentPodUID"]
     (container,) = release.kubectl.get("pod", pod)["status"]["containerStatuses"]
     assert container["restartCount"] >= 1
@@ -61,7 +61,7 @@ def test_an_episode_is_cancelled_in_the_middle(release, watched):
     assert status["outcome"]["maxScore"] == 1, "a cancelled episode is scored where there is anything to score"
 
 
-def test_an_episode_is_suspended_and_goes_on_where_it_was(release, watched, tmp_path):
+def test_an_episode_is_suspended_and_goes_on_where_it_was(release, watched, check_each_step_once):
     name = begin(watched)
 
     def suspend(value):
@@ -75,7 +75,7 @@ def test_an_episode_is_suspended_and_goes_on_where_it_was(release, watched, tmp_
     # At least three steps of half a second, measured by the sidecar.
     assert 1 <= suspended["activeSeconds"] <= 30
     suspend(False)
-    status = check_each_step_once(release, watched, name, tmp_path, attempt=2)
+    status = check_each_step_once(name, attempt=2)
     assert status.get("failures", 0) == status.get("disruptions", 0) == 0
 
 

@@ -2,31 +2,10 @@
 
 import json
 
-import pytest
-
 from tests.e2e.cluster.episodes import episode
-from tests.e2e.cluster.release import installed
-from tests.e2e.cluster.support import new_namespace, run, until
+from tests.e2e.cluster.support import run, until
 
 TASKS = 10
-
-
-@pytest.fixture(scope="module")
-def watched():
-    with new_namespace("e2e-thinking") as kubectl:
-        yield kubectl
-
-
-@pytest.fixture(scope="module")
-def release(watched):
-    with installed("models", watch=watched.namespace, agents=2) as release:
-        yield release
-
-
-def trajectory(release, kubectl, name, directory):
-    run("dgym", "results", name, *release.client_flags(kubectl.namespace), "--directory", str(directory))
-    (file,) = directory.rglob("trajectory.jsonl")
-    return [json.loads(line) for line in file.read_text().splitlines()][1:]
 
 
 def test_a_model_debugs_and_its_agent_pod_is_killed_in_the_middle(release, watched, tmp_path):
@@ -48,7 +27,7 @@ def test_a_model_debugs_and_its_agent_pod_is_killed_in_the_middle(release, watch
     assert taken_over["attempt"] == 1
     assert taken_over["assignment"]["epoch"] > before["epoch"]
     assert taken_over["outcome"]["inputTokens"] > 0
-    lines = trajectory(release, watched, first, tmp_path)
+    lines = release.trajectory(watched, first, tmp_path)
     assert [line["seq"] for line in lines] == list(range(taken_over["outcome"]["steps"] + 1))
     assert {"pdb", "rewrite"} <= {line["call"]["tool"] for line in lines if line["call"]}
     silent = [line["seq"] for line in lines[1:] if not line.get("exchanges")]

@@ -1,21 +1,21 @@
 """Tests of operators that are lost, away or replaced during an episode: it finishes, and each step is executed once."""
 
-from tests.e2e.cluster.episodes import begin, check_each_step_once
+from tests.e2e.cluster.episodes import begin
 from tests.e2e.cluster.support import until
 
 OPERATOR = "app.kubernetes.io/name=dgym,app.kubernetes.io/component=operator"
 
 
-def test_the_leader_is_deleted(release, watched, tmp_path):
+def test_the_leader_is_deleted(release, watched, check_each_step_once):
     name = begin(watched)
     leader = until(release.leader, what="a leader")
     release.kubectl("delete", "pod", leader, "--grace-period=0", "--force", "--wait=false")
-    check_each_step_once(release, watched, name, tmp_path)
+    check_each_step_once(name)
     assert until(release.leader, what="another leader") != leader
     release.wait()
 
 
-def test_operators_that_are_away_while_an_agent_submits_cost_no_outcome(release, watched, tmp_path):
+def test_operators_that_are_away_while_an_agent_submits_cost_no_outcome(release, watched, check_each_step_once):
     name = begin(watched)
     release.kubectl("scale", "deployment", "--selector", OPERATOR, "--replicas=0")
     # No operator reports the end of the sandbox. So the sidecar waits after the sandbox's time to stop has passed.
@@ -24,7 +24,7 @@ def test_operators_that_are_away_while_an_agent_submits_cost_no_outcome(release,
     assert "terminated" in container(watched, pod, "sandbox")["state"]
     assert "running" in container(watched, pod, "sidecar")["state"]
     release.kubectl("scale", "deployment", "--selector", OPERATOR, "--replicas=2")
-    check_each_step_once(release, watched, name, tmp_path)
+    check_each_step_once(name)
     release.wait()
 
 
@@ -34,8 +34,8 @@ def container(kubectl, pod, name):
     return next(status for status in statuses if status["name"] == name)
 
 
-def test_an_upgrade_in_the_middle(release, watched, tmp_path):
+def test_an_upgrade_in_the_middle(release, watched, check_each_step_once):
     """Agent pods drain, and their running episodes continue."""
     name = begin(watched)
     release.upgrade({"operator": {"logLevel": "DEBUG"}, "agents": {"podAnnotations": {"rolled": "yes"}}})
-    check_each_step_once(release, watched, name, tmp_path)
+    check_each_step_once(name)
