@@ -55,7 +55,9 @@ def build_command(
     from dgym.cli.output import echo, echo_json
 
     if builder == "buildctl" and (load or registry is None):
-        raise click.UsageError("buildctl cannot load images into this machine; give --push, or another --builder")
+        raise click.UsageError(
+            "buildctl cannot load images into the engine of this machine; give --push, or another --builder"
+        )
     tasks = _tasks(_manifests(inputs))
     built = asyncio.run(build_all(tasks, ImageOptions(registry, base, builder)))
     if output == "json":

@@ -98,7 +98,9 @@ def _find_task(trajectory: Trajectory[TimedStep], manifest: str | None, local_pa
                 text = f"Warning: task {header.task} has changed since {header.episode} was recorded"
                 echo(printable_line(text), err=True)
             return task
-    raise ManifestError(f"{where} holds no task {header.task!r}; give the manifest that contains it: --task MANIFEST")
+    raise ManifestError(
+        f"{where} does not contain task {header.task!r}; give the manifest that contains it: --task MANIFEST"
+    )
 
 
 def _tasks_in(where: str, local_paths: tuple[str, ...]) -> list[DebugTask]:

@@ -214,7 +214,8 @@ def _print_report(report: Report) -> None:
     screen.print()
     notes = [f"Intervals are Wilson's at {report.confidence * 100:g} %. Steps, rewrites and seconds are medians."]
     if report.overall.failed:
-        notes.append(f"{report.overall.failed} failed and are not in rates and medians.")
+        failed = report.overall.failed
+        notes.append(f"Rates and medians do not include {failed} failed {_plural(failed, 'episode')}.")
     notes += _about_arms(report)
     if len(report.arm_pairs) == 1:
         (pair,) = report.arm_pairs

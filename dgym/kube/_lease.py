@@ -100,14 +100,14 @@ class LeaseRecord:
         return (self._seen.spec.holder_identity or "") if self._seen is not None else ""
 
     @property
-    def is_held(self) -> bool:
+    def is_holder(self) -> bool:
         """True if this candidate held the Lease when it was last read."""
         return self.holder == self._identity
 
     @property
     def other(self) -> str:
         """Identity of the other candidate that held the Lease when it was last read; empty if there was none."""
-        return "" if self.is_held else self.holder
+        return "" if self.is_holder else self.holder
 
     @property
     def valid_for(self) -> float:
@@ -137,7 +137,7 @@ class LeaseRecord:
         self.error = ""
         if taken:
             self._renewed_at = sent
-        elif not self.is_held:
+        elif not self.is_holder:
             self._renewed_at = float("-inf")
         return taken
 
@@ -148,7 +148,7 @@ class LeaseRecord:
         succeeds.
         """
         held, self._renewed_at = self.held, float("-inf")
-        if not held or self._seen is None or not self.is_held:
+        if not held or self._seen is None or not self.is_holder:
             return
         try:
             async with asyncio.timeout(within):
@@ -157,7 +157,7 @@ class LeaseRecord:
                 except Conflict:
                     # A renewal that was cancelled before its response arrived may have changed the version.
                     await self._read()
-                    if self._seen is not None and self.is_held:
+                    if self._seen is not None and self.is_holder:
                         await self._give_back(self._seen, note)
         except (ApiError, TimeoutError) as error:
             self._failed(f"not released, and expires: {str(error) or 'no answer in time'}")
@@ -184,14 +184,14 @@ class LeaseRecord:
         """Acquire or renew the Lease, unless another candidate holds it and it has not expired."""
         if self._seen is None:
             return await self._create()
-        if self.holder and not self.is_held and not self._expired(self._seen.spec):
+        if self.holder and not self.is_holder and not self._expired(self._seen.spec):
             return False
         if await self._write(self._seen):
             return True
         if self._seen is None:
             return await self._create()
         # The previous renewal may have been written although its response was lost. Then the version has changed.
-        return self.is_held and await self._write(self._seen)
+        return self.is_holder and await self._write(self._seen)
 
     def _expired(self, spec: LeaseSpec) -> bool:
         return self._clock.monotonic() - self._changed_at >= (spec.lease_duration_seconds or self._duration)

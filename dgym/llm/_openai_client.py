@@ -42,7 +42,7 @@ class OpenAIConnection:
         settings: The settings of the model.
         url: URL of the endpoint.
         get_token: Returns a token for the Authorization header. Default: ``settings.api_key`` is used.
-        withhold: If given, it is called with the body of each request, and the request is not sent.
+        capture: If given, it is called with the body of each request, and the request is not sent.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class OpenAIConnection:
         settings: ModelSettings,
         url: str,
         get_token: GetToken | None = None,
-        withhold: Callable[[bytes], None] | None = None,
+        capture: Callable[[bytes], None] | None = None,
     ) -> None:
         self._model = settings.model
         self._api = settings.api
@@ -63,7 +63,7 @@ class OpenAIConnection:
             headers={"Accept-Encoding": "identity"},
             verify=_tls(),
         )
-        before = _sender(settings.headers) if withhold is None else _capture_hook(withhold)
+        before = _sender(settings.headers) if capture is None else _capture_hook(capture)
         self._http.event_hooks = {"request": [before], "response": [_bound]}
         self._client = _client(settings, url, get_token, self._http)
 

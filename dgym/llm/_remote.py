@@ -493,13 +493,13 @@ class ModelCatalog:
         return f"{self._origin or self.path}: unknown model {name!r}; {hint}"
 
 
-def open_remote(name: str, settings: ModelSettings, *, withhold: Callable[[bytes], None] | None = None) -> RemoteModel:
+def open_remote(name: str, settings: ModelSettings, *, capture: Callable[[bytes], None] | None = None) -> RemoteModel:
     """Return a new model with these settings.
 
     Args:
         name: Name of the model in messages.
         settings: The settings.
-        withhold: If given, it is called with the body of each request, and the request is not sent.
+        capture: If given, it is called with the body of each request, and the request is not sent.
 
     Raises:
         ModelConfigError: A required package is missing, or the tokenizer cannot be loaded.
@@ -516,7 +516,7 @@ def open_remote(name: str, settings: ModelSettings, *, withhold: Callable[[bytes
 
         get_token = token_source(settings.scope)
     count = {} if settings.tokenizer is None else {"count_text": load_tokenizer(settings.tokenizer, hub_token())}
-    connect = partial(OpenAIConnection, settings, get_token=get_token, withhold=withhold)
+    connect = partial(OpenAIConnection, settings, get_token=get_token, capture=capture)
     return RemoteModel(name, settings, connect, counter=TokenCounter(**count))
 
 
@@ -527,7 +527,7 @@ def capturing_model(name: str, settings: ModelSettings, keep: Callable[[bytes], 
         ModelConfigError: See ``open_remote``.
     """
     changed = msgspec.structs.replace(settings, api_key=Secret("none"), scope=None, headers={})
-    return open_remote(name, changed, withhold=keep)
+    return open_remote(name, changed, capture=keep)
 
 
 _SECONDS = 120.0

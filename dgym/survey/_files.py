@@ -325,15 +325,15 @@ def _tox_ini(file: str, sections: dict[str, dict[str, str]]) -> Automation:
             for key in ("deps", "extras", "dependency_groups", "commands")
         }
         for line in value["deps"].splitlines():
-            installs += _words(_unconditional_line(line), whole=True)
+            installs += _words(_without_condition(line), whole=True)
         for line in value["extras"].splitlines():
-            installs += [f".[{extra}]" for extra in _unconditional_line(line).replace(",", " ").split()]
+            installs += [f".[{extra}]" for extra in _without_condition(line).replace(",", " ").split()]
         groups += value["dependency_groups"].replace(",", " ").split()
         commands += value["commands"].replace("\\\n", " ").splitlines()
     return _automation(file, commands, installs=installs, groups=groups)
 
 
-def _unconditional_line(line: str) -> str:
+def _without_condition(line: str) -> str:
     """A line of a tox setting without its condition. Empty if the condition is for environments without tests.
 
     A default environment does not meet a condition such as ``pytest6`` or ``django{42,50}``. The version of the

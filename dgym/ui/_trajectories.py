@@ -123,7 +123,7 @@ class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def collect_knowledge(turns: Sequence[Turn]) -> Knowledge:
-    """Collect the collect_knowledge from the observations of ``turns``."""
+    """Collect the knowledge from the observations of ``turns``."""
     scores: list[tuple[int, str]] = []
     files: dict[str, None] = {}
     breakpoints: tuple[Breakpoint, ...] = ()

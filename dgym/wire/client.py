@@ -97,8 +97,8 @@ class PodTransport:
         self._own: aiohttp.ClientSession | None = None
         self._limit = answer_limit
         if deadline_seconds is None:
-            retry_limits = ANSWER_SECONDS + _MARGIN_SECONDS
-            self._timeout = timeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=retry_limits)
+            silence = ANSWER_SECONDS + _MARGIN_SECONDS
+            self._timeout = timeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=silence)
         else:
             self._timeout = timeout(total=deadline_seconds, connect=min(3.0, deadline_seconds))
 

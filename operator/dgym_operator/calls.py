@@ -72,8 +72,8 @@ class AgentPodClient:
     async def report(self, agent_pod: AgentPodAddress) -> AgentPodReport:
         """Get the report of the agent pod. Scored outcomes without the signature of a sidecar are replaced."""
         report = await self.call(agent_pod, REPORT)
-        believed = tuple(self._without_unsigned_outcome(status) for status in report.assignments)
-        return msgspec.structs.replace(report, assignments=believed)
+        assignments = tuple(self._without_unsigned_outcome(status) for status in report.assignments)
+        return msgspec.structs.replace(report, assignments=assignments)
 
     def _without_unsigned_outcome(self, status: AssignmentStatus) -> AssignmentStatus:
         """Return ``status``. A scored outcome without the sidecar's signature is replaced by a lost sandbox.

@@ -166,9 +166,9 @@ def estimate(
         step_seconds: Assumed duration of a step, used if some episode has no earlier results.
     """
     names = tuple(dict.fromkeys(each.task.spec.image for each in planned if each.task.spec.image is not None))
-    like = _similar_episodes(planned, [row for row in history if row.reason.is_counted])
-    pods, cpus = _times(planned, like, step_seconds)
-    incoming, outgoing = _tokens(like)
+    similar = _similar_episodes(planned, [row for row in history if row.reason.is_counted])
+    pods, cpus = _times(planned, similar, step_seconds)
+    incoming, outgoing = _tokens(similar)
     return Estimate(
         pods=Figure(value=len(planned), basis="counted", source="episodes of the set; each retry is one more"),
         images=_image_count(planned, names),
@@ -177,7 +177,7 @@ def estimate(
         cpu_hours=cpus,
         input_tokens=incoming,
         output_tokens=outgoing,
-        cost=_cost(planned, like, prices or {}),
+        cost=_cost(planned, similar, prices or {}),
         image_names=names,
     )
 
@@ -195,11 +195,13 @@ def _pull_bytes(images: int, image_bytes: int) -> Figure:
     return Figure(value=images * image_bytes, basis="assumed", source=source)
 
 
-def _times(planned: Sequence[PlannedEpisode], like: SimilarEpisodes, step_seconds: float) -> tuple[Figure, Figure]:
-    if all(like):
-        pods = sum(_mean(map(_pod_seconds, same)) for same in like)
-        busy = sum(_mean(map(_busy_seconds, same)) * _cpus(each.task) for each, same in zip(planned, like, strict=True))
-        source = _measured_text(like)
+def _times(planned: Sequence[PlannedEpisode], similar: SimilarEpisodes, step_seconds: float) -> tuple[Figure, Figure]:
+    if all(similar):
+        pods = sum(_mean(map(_pod_seconds, same)) for same in similar)
+        busy = sum(
+            _mean(map(_busy_seconds, same)) * _cpus(each.task) for each, same in zip(planned, similar, strict=True)
+        )
+        source = _measured_text(similar)
         return (
             Figure(value=pods / _HOUR, basis="measured", source=source),
             Figure(value=busy / _HOUR, basis="measured", source=f"{source}, without the waits for models"),
@@ -236,11 +238,11 @@ def _cpus(task: DebugTask) -> float:
     return float(parse_quantity(quantity)) if quantity else 1.0
 
 
-def _tokens(like: SimilarEpisodes) -> tuple[Figure, Figure]:
-    if all(like):
-        source = _measured_text(like)
-        incoming = sum(_mean(row.input_tokens for row in same) for same in like)
-        outgoing = sum(_mean(row.output_tokens for row in same) for same in like)
+def _tokens(similar: SimilarEpisodes) -> tuple[Figure, Figure]:
+    if all(similar):
+        source = _measured_text(similar)
+        incoming = sum(_mean(row.input_tokens for row in same) for same in similar)
+        outgoing = sum(_mean(row.output_tokens for row in same) for same in similar)
         return (
             Figure(value=incoming, basis="measured", source=source),
             Figure(value=outgoing, basis="measured", source=source),
@@ -249,9 +251,9 @@ def _tokens(like: SimilarEpisodes) -> tuple[Figure, Figure]:
     return unknown, unknown
 
 
-def _cost(planned: Sequence[PlannedEpisode], like: SimilarEpisodes, prices: Mapping[str, Price]) -> Figure:
+def _cost(planned: Sequence[PlannedEpisode], similar: SimilarEpisodes, prices: Mapping[str, Price]) -> Figure:
     total, assumed, sources = 0.0, False, set()
-    for each, same in zip(planned, like, strict=True):
+    for each, same in zip(planned, similar, strict=True):
         agent = each.episode.spec.agent
         if agent is None or agent.model is None:
             continue
@@ -291,8 +293,8 @@ def _similar_episodes(planned: Sequence[PlannedEpisode], rows: Sequence[EpisodeR
     return found
 
 
-def _measured_text(like: SimilarEpisodes) -> str:
-    return f"means of {len({row.path for same in like for row in same})} earlier episodes of this agent and model"
+def _measured_text(similar: SimilarEpisodes) -> str:
+    return f"means of {len({row.path for same in similar for row in same})} earlier episodes of this agent and model"
 
 
 def _mean(values: Iterable[float]) -> float:

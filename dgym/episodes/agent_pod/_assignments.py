@@ -64,7 +64,7 @@ class Breaker:
         """Whether an episode may probe the model now."""
         return self._probe is None and now >= self._until
 
-    def may_use_model(self, episode: object, now: float) -> bool:
+    def admit(self, episode: object, now: float) -> bool:
         """Whether the episode may use the model. While the model is out, only a probe may."""
         if self.cause and not self.is_probe_due(now):
             return False
@@ -111,7 +111,7 @@ class Breakers:
             ModelUnavailable: The model is out, so the episode is not started, or the model failed in the context.
         """
         breaker = self._breakers.get(model)
-        if breaker is not None and not breaker.may_use_model(episode, self._clock()):
+        if breaker is not None and not breaker.admit(episode, self._clock()):
             raise ModelUnavailable(f"{breaker.cause}; no episode begins with it until a probe is answered")
         try:
             yield
@@ -287,7 +287,7 @@ class Outdated(AssignmentRefused):
     """The pod has a later attempt of the episode, or a higher epoch of this attempt."""
 
 
-class _RunningAssignment:
+class _TrackedAssignment:
     """One assignment with its stage and its end."""
 
     def __init__(self, assignment: Assignment) -> None:
@@ -354,7 +354,7 @@ class Assignments:
         self.draining = False
         self.incarnation = uuid.uuid4().hex
         self._run_assignment = runner
-        self._held: dict[str, _RunningAssignment] = {}
+        self._held: dict[str, _TrackedAssignment] = {}
         self._storing: dict[str, asyncio.Task[None]] = {}
         self._group = asyncio.TaskGroup()
         self._idle = asyncio.Event()
@@ -411,7 +411,7 @@ class Assignments:
         stored = before is None or before.is_storing
         if outdated is not None and not (stored and assignment.mode is AssignmentMode.RECOVER):
             outdated.cancel()
-        held = self._held[uid] = _RunningAssignment(assignment)
+        held = self._held[uid] = _TrackedAssignment(assignment)
         held.task = self._group.create_task(self._play(held, outdated), name=f"dgym-episode-{uid}")
         self._idle.clear()
         self._evict_oldest()
@@ -447,7 +447,7 @@ class Assignments:
     def _used(self) -> int:
         return sum(held.takes_slot for held in self._held.values())
 
-    async def _play(self, held: _RunningAssignment, before: asyncio.Task[None] | None) -> None:
+    async def _play(self, held: _TrackedAssignment, before: asyncio.Task[None] | None) -> None:
         try:
             if before is not None:
                 await asyncio.wait([before])

@@ -267,7 +267,7 @@ class Tracing(bdb.Bdb):
         where = (self.canonic(frame.f_code.co_filename), frame.f_lineno)
         numbers = []
         for breakpoint_ in list(bdb.Breakpoint.bplist.get(where, ())):
-            if breakpoint_.enabled and self._stops_at(breakpoint_, frame):
+            if breakpoint_.enabled and self._count_hit(breakpoint_, frame):
                 numbers.append(breakpoint_.number)
                 breakpoint_.stops = getattr(breakpoint_, "stops", 0) + 1
                 if breakpoint_.temporary:
@@ -276,7 +276,8 @@ class Tracing(bdb.Bdb):
                     self.message("Deleted breakpoint %d at %s" % (breakpoint_.number, place))
         return numbers[0] if numbers else None
 
-    def _stops_at(self, breakpoint_, frame):
+    def _count_hit(self, breakpoint_, frame):
+        """Count a hit of the breakpoint. Returns True if the program stops there."""
         breakpoint_.hits += 1
         if breakpoint_.cond:
             try:

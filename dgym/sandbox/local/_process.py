@@ -163,11 +163,11 @@ async def kill_leftovers(directory: Path, known: set[int]) -> list[int]:
     """
     end = time.monotonic() + _DEAD_SECONDS
     mark = os.fsencode(directory) + b"/"
-    births = {process: birth for process in known if (birth := _start_time(process)) is not None}
+    started = {process: start for process in known if (start := _start_time(process)) is not None}
     while True:
         # In a thread, because reading the environment of all processes of the machine would block other episodes.
         marked = await asyncio.to_thread(_marked, mark)
-        left = {process for process, birth in births.items() if _start_time(process) == birth} | marked
+        left = {process for process, start in started.items() if _start_time(process) == start} | marked
         if not left or time.monotonic() > end:
             return sorted(left)
         for process in left:

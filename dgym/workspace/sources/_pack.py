@@ -313,7 +313,7 @@ class SourceCache:
             SourceFailed: The source could not be obtained.
         """
         if source.local_path is not None:
-            raise SourceFailed("source.localPath: a directory of this machine can only be used in local runs")
+            raise SourceFailed("source.localPath: a directory of a user's machine can only be used in local runs")
         entry = self._entry(source, namespace)
         async with entry.lock, self._packing:
             if entry.path is None or not entry.path.exists():

@@ -4,7 +4,7 @@ The texts change only if the cause changes, and not with every slot that is take
 for every waiting episode.
 
 Only the API server can decide if a pod fits a ResourceQuota, because quotas have scopes and other controllers create
-pods too. When it refuses a pod, the namespace is closed. The namespace is opened again:
+pods too. When it refuses a pod, the namespace is closed. The namespace is open_agent_pods again:
 
 - for as many pods as have terminated, when the quota's status shows room, or when a pod terminates if the operator
   cannot watch the quota;
@@ -233,12 +233,14 @@ class Outages:
         found: dict[tuple[str, str], str] = {}
         for pool in self._pools.names:
             agent_pods = self._cache.agent_pods
-            opened = sorted(
+            open_agent_pods = sorted(
                 (a for a in agent_pods if a.pool == pool and agent_pods.open_slots(a) is not None), key=_name
             )
-            for each in _outages(opened[0]) if opened else ():
-                if all(each.model in {other.model for other in _outages(agent_pod)} for agent_pod in opened[1:]):
-                    found[pool, each.model] = f"agent pod {opened[0].name}: {each.message}"
+            for each in _outages(open_agent_pods[0]) if open_agent_pods else ():
+                if all(
+                    each.model in {other.model for other in _outages(agent_pod)} for agent_pod in open_agent_pods[1:]
+                ):
+                    found[pool, each.model] = f"agent pod {open_agent_pods[0].name}: {each.message}"
         return found
 
 

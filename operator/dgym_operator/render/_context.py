@@ -171,12 +171,12 @@ def _tolerations(overrides: PodOverrides) -> list[dict[str, Any]]:
     """Return the episode's tolerations, and tolerations that limit the wait for a lost node unless it sets them."""
     given: list[dict[str, Any]] = msgspec.to_builtins(overrides.tolerations)
     decided = {each.key for each in overrides.tolerations if each.effect in (None, "NoExecute")}
-    retry_limits = [
+    of_lost_nodes = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _NODE_LOST_SECONDS}
         for key in _NODE_LOST
         if key not in decided
     ]
-    return [*given, *retry_limits]
+    return [*given, *of_lost_nodes]
 
 
 def _working_directory(task: DebugTaskSpec) -> str:

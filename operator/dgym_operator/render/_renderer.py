@@ -233,10 +233,10 @@ def _parse(template: str, text: str) -> dict[str, Any]:
     for document in documents:
         for problem in document.problems:
             raise TemplateError(f"pod template {template!r} gives {_located(text, problem)}")
-    if len(documents) != 1 or not isinstance(documents[0].value, dict):
-        raise TemplateError(
-            f"pod template {template!r} gives {len(documents)} documents or not a mapping; give one pod"
-        )
+    if len(documents) != 1:
+        raise TemplateError(f"pod template {template!r} gives {len(documents)} documents; give one pod")
+    if not isinstance(documents[0].value, dict):
+        raise TemplateError(f"pod template {template!r} gives a document that is not a mapping; give one pod")
     value: dict[str, Any] = documents[0].value
     try:
         _check_values(value, (), set())
@@ -264,7 +264,7 @@ def _check_values(value: Any, path: FieldPath, seen: set[int]) -> int:
             raise ValueError(f"{render_path(path)}: {value!r} is not a value of JSON; quote it")
         return 1
     if id(value) in seen:
-        raise ValueError(f"{render_path(path)}: its aliases expand to too much text; write it without aliases")
+        raise ValueError(f"{render_path(path)}: repeats another value by an alias; write it out")
     seen.add(id(value))
     number = 1
     for key, item in value.items() if isinstance(value, dict) else enumerate(value):
@@ -311,10 +311,10 @@ def _check_spec(spec: dict[str, Any]) -> None:
             f"spec.containers: has no {' and no '.join(missing)}; every episode needs {', '.join(CONTAINERS)}"
         )
     if spec.get("restartPolicy", "Never") != "Never":
-        raise ValueError(f"spec.restartPolicy: is {spec['restartPolicy']!r}; set Never, because an attempt has one pod")
+        raise ValueError(f"spec.restartPolicy: is {spec['restartPolicy']!r}; set Never: containers run once")
     for name in ("hostNetwork", "hostPID", "hostIPC"):
         if spec.get(name):
-            raise ValueError(f"spec.{name}: the sandbox would share it with the node; remove it")
+            raise ValueError(f"spec.{name}: the sandbox would share this namespace with the node; remove it")
     if spec.get("shareProcessNamespace"):
         raise ValueError("spec.shareProcessNamespace: the sandbox could end the verifier; remove it")
 

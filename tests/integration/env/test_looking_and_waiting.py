@@ -76,8 +76,8 @@ async def test_looking_around_is_no_step(open_env):
 
 async def test_a_mistake_is_a_step_that_says_what_it_was(open_env):
     env, _ = await open_env(["view"])
-    observation, *_ = await env.step(ToolCall.invalid("That was no call."))
-    assert (observation["text"], observation["ok"]) == ("That was no call.", False)
+    observation, *_ = await env.step(ToolCall.invalid("The reply does not contain a call."))
+    assert (observation["text"], observation["ok"]) == ("The reply does not contain a call.", False)
     assert env.info["steps"] == 1
 
 

@@ -140,7 +140,7 @@ def _freeze(view: EpisodeSetInput, now: datetime) -> Plan:
         )
         return _write(view, ended)
     chosen = choose(view, now)
-    if not isinstance(chosen, TasksIncomplete):
+    if not isinstance(chosen, NotFrozen):
         return Plan(actions=(FreezeTasks(name=tasks_name(view.episode_set), tasks=chosen),))
     if not chosen.message:
         return Plan(requeue_after=chosen.seconds)
@@ -365,7 +365,7 @@ def _is_outdated(view: EpisodeSetInput) -> bool:
     return is_outdated(episode_set.status.observed_generation, episode_set.metadata.generation)
 
 
-class TasksIncomplete(msgspec.Struct, frozen=True, kw_only=True):
+class NotFrozen(msgspec.Struct, frozen=True, kw_only=True):
     """Why the tasks cannot be frozen yet.
 
     Attributes:
@@ -395,20 +395,20 @@ def decode_tasks(data: dict[str, str]) -> FrozenTasks | None:
     return tuple((name, uid) for name, uid in pairs)
 
 
-def choose(view: EpisodeSetInput, now: datetime) -> FrozenTasks | TasksIncomplete:
+def choose(view: EpisodeSetInput, now: datetime) -> FrozenTasks | NotFrozen:
     """Return the tasks to freeze, in the order of their indexes, or why they cannot be frozen yet."""
     present = {task.metadata.name: task for task in view.tasks if task.metadata.deletion_timestamp is None}
     spec = view.episode_set.spec
     if spec.task_selector is None:
         absent = [reference.name for reference in spec.tasks if reference.name not in present]
         if absent:
-            return TasksIncomplete(message=_missing(absent, len(spec.tasks)))
+            return NotFrozen(message=_missing(absent, len(spec.tasks)))
         chosen = [present[reference.name] for reference in spec.tasks]
     else:
         by_name = [task for _, task in sorted(present.items()) if spec.task_selector.matches(task.metadata.labels)]
         chosen = in_order_of_use(by_name, lambda task: task.spec.image)
         if not chosen:
-            return TasksIncomplete(
+            return NotFrozen(
                 message="taskSelector does not select a DebugTask of this namespace; apply tasks with these labels"
             )
         arriving = _still_arriving(view, chosen, now)
@@ -416,15 +416,15 @@ def choose(view: EpisodeSetInput, now: datetime) -> FrozenTasks | TasksIncomplet
             return arriving
     frozen = tuple((task.metadata.name, task.metadata.uid) for task in chosen)
     if len(encode_tasks(frozen)[KEY]) > SIZE_LIMIT:
-        return TasksIncomplete(message=f"{len(frozen)} tasks are too many for one set; create several sets")
+        return NotFrozen(message=f"{len(frozen)} tasks are too many for one set; create several sets")
     return frozen
 
 
-def _still_arriving(view: EpisodeSetInput, chosen: list[TaskView], now: datetime) -> TasksIncomplete | None:
+def _still_arriving(view: EpisodeSetInput, chosen: list[TaskView], now: datetime) -> NotFrozen | None:
     """Return a wait if a task is very new: tasks that were applied with the set may not all have been observed."""
     newest = max(task.metadata.creation_timestamp or EPOCH for task in chosen)
     left = (newest + timedelta(seconds=view.policy.settle_seconds) - now).total_seconds()
-    return TasksIncomplete(seconds=left) if left > 0 else None
+    return NotFrozen(seconds=left) if left > 0 else None
 
 
 def _missing(names: list[str], total: int) -> str:

@@ -190,7 +190,9 @@ def test_every_pod_has_a_user_namespace_where_the_installation_asks_for_it(rende
 @pytest.mark.parametrize("field", ["hostNetwork", "hostPID", "hostIPC"])
 def test_no_template_shares_a_namespace_of_the_node(make_context, templates, field):
     own = templates("own", f'{{% extends "restricted" %}}{{% block more %}}\n  {field}: true\n{{% endblock %}}')
-    with pytest.raises(TemplateError, match=f"spec.{field}: the sandbox would share it with the node; remove it"):
+    with pytest.raises(
+        TemplateError, match=f"spec.{field}: the sandbox would share this namespace with the node; remove it"
+    ):
         Renderer(directory=own).render("own", make_context())
 
 
@@ -278,17 +280,17 @@ def test_overrides_reach_the_pod(renderer, make_context, container):
 
 
 def test_a_lost_node_costs_a_minute_unless_the_episode_says_otherwise(renderer, make_context):
-    def retry_limits(*tolerations):
+    def toleration_seconds(*tolerations):
         overrides = PodOverrides(tolerations=tolerations)
         given = renderer.render("restricted", make_context(overrides=overrides))["spec"]["tolerations"]
         return {each["key"]: each["tolerationSeconds"] for each in given if "tolerationSeconds" in each}
 
     both = {"node.kubernetes.io/not-ready": 60, "node.kubernetes.io/unreachable": 60}
-    assert retry_limits() == both
+    assert toleration_seconds() == both
     own = Toleration(
         key="node.kubernetes.io/unreachable", operator="Exists", effect="NoExecute", toleration_seconds=300
     )
-    assert retry_limits(own) == both | {"node.kubernetes.io/unreachable": 300}
+    assert toleration_seconds(own) == both | {"node.kubernetes.io/unreachable": 300}
 
 
 @pytest.mark.parametrize(
