@@ -41,9 +41,9 @@ def open_regular(path: Path, *, root: Path | None = None, limit: int | None = No
         OSError: The file is missing, not a regular file, too large, or a symbolic link that leads out of ``root``.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-    if root is None:
-        place = path
-    else:
+    place = path
+    # A file directly in ``root`` cannot lead out of it unless it is a link.
+    if root is not None and (path.parent != root or path.is_symlink()):
         try:
             place = path.resolve()
         except RuntimeError:
