@@ -1,4 +1,4 @@
-"""Writes docs/openapi.json from the sidecar's table of calls and the types of their messages.
+"""Writes docs/openapi.json and the table in docs/wire.md from the sidecar's calls and the types of their messages.
 
 python hack/openapi.py            write it
 python hack/openapi.py --check    exit status 1 if that would change anything
@@ -18,8 +18,10 @@ from dgym.wire import calls
 from dgym.wire.calls import EVERYWHERE, HEALTH, READY, Call, CallParameter
 from dgym.wire.http import EPOCH_HEADER, TRACEPARENT_HEADER, Accepted, ErrorBody, ErrorCode
 from dgym.wire.signing import SIGNATURE_HEADER
+from hack.tables import Section, table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "openapi.json"
+_CALLS = Section(PAGE.with_name("wire.md"), "calls")
 _REFERENCE = "#/components/schemas/{name}"
 _JSON = "application/json"
 _SCHEME = "signed"
@@ -44,19 +46,32 @@ _TRACEPARENT = {
 
 
 def main(arguments: list[str]) -> int:
-    """Write the document or, with ``--check``, report whether it is out of date. Return the exit status."""
-    wanted = json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
-    if PAGE.exists() and PAGE.read_text("utf-8") == wanted:
-        return 0
-    if arguments != ["--check"]:
-        PAGE.write_text(wanted, "utf-8")
-    print(f"docs/{PAGE.name} {'is out of date' if arguments else 'written'}")
-    return 1 if arguments else 0
+    """Write the files or, with ``--check``, report which are out of date. Return the exit status."""
+    status = 0
+    document_text = json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
+    for path, wanted in ((PAGE, document_text), (_CALLS.page, _CALLS.page_with(_table()))):
+        if path.exists() and path.read_text("utf-8") == wanted:
+            continue
+        if arguments != ["--check"]:
+            path.write_text(wanted, "utf-8")
+        print(f"docs/{path.name} {'is out of date' if arguments else 'written'}")
+        status = 1 if arguments else 0
+    return status
+
+
+def _found() -> dict[str, Call[Any, Any]]:
+    return {name: call for name, call in vars(calls).items() if isinstance(call, Call)}
+
+
+def _table() -> str:
+    """Return the table of calls in docs/wire.md."""
+    rows = ((f"`{call.method} {call.path}`", ", ".join(call.roles), call.summary) for call in _found().values())
+    return table(("call", "roles", "what it does"), rows)
 
 
 def document() -> dict[str, Any]:
     """Return the document in OpenAPI 3.1."""
-    found = {name: call for name, call in vars(calls).items() if isinstance(call, Call)}
+    found = _found()
     paths: dict[str, dict[str, Any]] = {}
     for name, call in found.items():
         paths.setdefault(call.path, {})[call.method.lower()] = _operation(name, call)
