@@ -1,7 +1,7 @@
 """Log formats of the operator, agent pods and sidecars: one JSON object per line, with the same keys everywhere.
 
 The keys are ``time``, ``level``, ``logger`` and ``message``, then the fields ``namespace``, ``episode``, ``attempt``,
-``pod`` (the sandbox pod) and ``agent`` (the agent pod), so that one query finds all lines of an episode.
+``pod`` (the sandbox pod) and ``agent_pod``, so that one query finds all lines of an episode.
 """
 
 import logging
