@@ -17,7 +17,8 @@ from dgym.session.scoring import score_changes
 from dgym.wire import Result
 from dgym.workspace.patches import FileVersion
 from tests.fakes.plans import make_plan
-from tests.plugins.catalog import BROKEN, PLUGINS, REPAIRED, Plugin
+from tests.plugins.catalog import PLUGINS, Plugin
+from tests.support.calc import BUGGY, FIXED
 
 PAGE = Path(__file__).with_name("results.md")
 HEAD = """\
@@ -60,7 +61,7 @@ async def row_of(plugin: Plugin) -> tuple[str, bool]:
     """The row of a plugin in the table, and whether both outcomes are right."""
     environment = await ensure_environment([plugin.name, *plugin.requirements])
     python = str(Path(environment) / "bin" / "python")
-    found = [name_of(await judge(plugin, code, python)) for code in (BROKEN + "# looked at\n", REPAIRED)]
+    found = [name_of(await judge(plugin, code, python)) for code in (BUGGY + "# looked at\n", FIXED)]
     site = [str(path) for path in Path(environment).glob("lib/python*/site-packages")]
     versions = {canonical(each.name): each.version for each in distributions(path=site)}
     cells = [plugin.name, versions[canonical(plugin.name)], versions["pytest"], *found]

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-BROKEN = "def add(a, b):\n    return a - b\n"
-REPAIRED = "def add(a, b):\n    return a + b\n"
+from tests.support.calc import BUGGY
 
 
 class Plugin(NamedTuple):
@@ -19,7 +18,7 @@ class Plugin(NamedTuple):
     def files(self) -> Mapping[str, str]:
         """The repository with the fault."""
         files = {"test_calc.py": self.suite} if isinstance(self.suite, str) else self.suite
-        return {"calc.py": BROKEN, **files}
+        return {"calc.py": BUGGY, **files}
 
 
 PLAIN = "import calc\ndef test_add(): assert calc.add(2, 3) == 5\n"

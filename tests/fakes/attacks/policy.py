@@ -4,9 +4,10 @@ import msgspec
 
 import dgym
 from dgym.api import DebugTask
+from tests.support.calc import BUGGY
 
 FILES = {
-    "calc.py": "def add(a, b):\n    return a - b\n",
+    "calc.py": BUGGY,
     "checks/check.py": "import calc\nassert calc.add(1, 2) == 3\n",
     "checks/deep/data.txt": "kept\n",
     "secret/answer.txt": "forty-two\n",

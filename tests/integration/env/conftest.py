@@ -6,15 +6,9 @@ import msgspec
 import pytest
 
 from dgym.api import DebugTask
+from tests.support.calc import BUGGY, SOLUTION
 
-CALC = """\
-def add(a, b):
-    return a - b
-
-
-def double(a):
-    return add(a, a)
-"""
+CALC = BUGGY + "\n\ndef double(a):\n    return add(a, a)\n"
 TESTS = """\
 import calc
 
@@ -29,14 +23,6 @@ def test_double():
 
 def test_zero():
     assert calc.add(0, 0) == 0
-"""
-SOLUTION = """\
---- a/calc.py
-+++ b/calc.py
-@@ -1,2 +1,2 @@
- def add(a, b):
--    return a - b
-+    return a + b
 """
 
 

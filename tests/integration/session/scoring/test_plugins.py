@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from tests.plugins.catalog import BROKEN, PLUGINS, REPAIRED
+from tests.plugins.catalog import PLUGINS
+from tests.support.calc import BUGGY, FIXED
 
 # Plugins that are installed for dgym's own tests, and the option that loads each.
 LOADED = {
@@ -36,17 +37,17 @@ CONFTESTS = {
 
 
 async def check(score, files, entrypoint):
-    unrepaired = await score(files, {"calc.py": BROKEN + "# looked at\n"}, entrypoint)
+    unrepaired = await score(files, {"calc.py": BUGGY + "# looked at\n"}, entrypoint)
     assert not unrepaired.resolved
     assert unrepaired.max_score
-    repaired = await score(files, {"calc.py": REPAIRED}, entrypoint)
+    repaired = await score(files, {"calc.py": FIXED}, entrypoint)
     assert repaired.resolved, repaired
     assert unrepaired.integrity.seen == repaired.integrity.seen == ()
 
 
 @pytest.mark.parametrize("name", CONFTESTS)
 async def test_what_a_conftest_puts_onto_the_frameworks_is_not_tampering(score, name):
-    files = {"calc.py": BROKEN, "conftest.py": CONFTESTS[name], "test_calc.py": SUITE}
+    files = {"calc.py": BUGGY, "conftest.py": CONFTESTS[name], "test_calc.py": SUITE}
     if "swallowed" in name:
         files["test_known.py"] = "def test_known(): assert 1 == 2\n"
     await check(score, files, "python -m pytest -q")
