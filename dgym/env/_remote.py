@@ -129,7 +129,7 @@ class RemoteEpisode:
         """Apply the task's own solution. Only the role "prepare" may do this."""
         if self._preparing is None:
             raise AccessRefused("applying the solution needs the token of the role 'prepare'")
-        return (await self._preparing.call(calls.SOLUTION)).observation
+        return (await self._preparing.call(calls.APPLY_SOLUTION)).observation
 
     def trajectory(self, *, start: int = 0) -> list[Step]:
         """The steps from number ``start`` on, including those of earlier drivers."""

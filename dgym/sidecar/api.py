@@ -202,7 +202,7 @@ class Api:
                 route(calls.WORKSPACE, attempt.upload_workspace),
                 route(calls.TRAJECTORY, attempt.upload_trajectory),
                 route(calls.PREPARE, attempt.prepare),
-                route(calls.SOLUTION, attempt.apply_solution),
+                route(calls.APPLY_SOLUTION, attempt.apply_solution),
                 route(calls.RESULT, attempt.wait_for_result),
                 route(calls.SPANS, lambda: SpansResponse(spans=self._recorder.spans())),
                 route(calls.RELEASE, attempt.release),

@@ -90,7 +90,7 @@ class StillRunning(Exception):
 
 
 class Attempt:
-    """Serves the calls of one attempt with one session. Each call has a method of the same name.
+    """Serves the calls of one attempt with one session. ``Api`` routes each call to a method.
 
     A method raises ``StillRunning`` if the call takes longer than ``Settings.answer_seconds``.
 

@@ -202,9 +202,9 @@ PREPARE: Final = Call(
     response=PrepareResponse,
     errors=_ORDER,
 )
-SOLUTION: Final = Call[None, PeekResponse](
+APPLY_SOLUTION: Final = Call[None, PeekResponse](
     method="POST",
-    path="/v1/solution",
+    path="/v1/apply-solution",
     roles=_PREPARE,
     summary="Apply the task's own solution",
     response=PeekResponse,

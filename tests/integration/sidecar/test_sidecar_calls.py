@@ -234,7 +234,7 @@ CALLS = [
     ("PUT", "/v1/workspace", Role.PREPARE),
     ("PUT", "/v1/trajectory", Role.PREPARE),
     ("POST", "/v1/prepare", Role.PREPARE),
-    ("POST", "/v1/solution", Role.PREPARE),
+    ("POST", "/v1/apply-solution", Role.PREPARE),
     ("POST", "/v1/release", Role.PREPARE),
     ("GET", "/v1/result", Role.PREPARE),
     ("GET", "/v1/spans", Role.PREPARE),

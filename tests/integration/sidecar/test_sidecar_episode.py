@@ -111,7 +111,7 @@ async def test_only_the_role_that_prepares_has_the_solution(pod):
     applied = await env.apply_solution()
     assert "calc.py" in applied.text
     assert await env.apply_solution() == applied
-    status, body = await pod.raw("POST", "/v1/solution", role=Role.DRIVE)
+    status, body = await pod.raw("POST", "/v1/apply-solution", role=Role.DRIVE)
     assert (status, body["code"]) == (403, "forbidden")
     assert (await env.finish()).resolved
 
