@@ -365,9 +365,8 @@ def _beginning(header: TrajectoryHeader, attempt: Attempt) -> Iterator[str]:
 
 
 def _heading(step: TimedStep) -> str:
-    tool = "reset" if step.call is None else step.call.tool or "no call"
     refused = "" if step.observation.ok else ", refused"
-    return printable_line(f"─── {step.seq} · {tool} · {step.observation.duration_seconds:.1f} s{refused}")
+    return printable_line(f"─── {step.seq} · {step.shown_tool} · {step.observation.duration_seconds:.1f} s{refused}")
 
 
 def _end(result: StoredResult | None, attempt: Attempt) -> Iterator[str]:

@@ -301,8 +301,7 @@ def _reporting(job: Job, report: Report, hooks: Hooks) -> Hooks:
 
     def on_step(step: Step) -> None:
         observation = step.observation
-        tool = "reset" if step.call is None else step.call.tool or "no call"
-        report(Stepped(step.seq, tool, observation.ok, observation.duration_seconds))
+        report(Stepped(step.seq, step.shown_tool, observation.ok, observation.duration_seconds))
         if job.options.verbose:
             report(Narrated(describe_step(step)))
         if hooks.on_step is not None:

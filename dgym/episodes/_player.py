@@ -444,8 +444,9 @@ class Player:
         self._record.write(step, [*self._pending_exchanges.pop(step.seq, ()), *exchanges])
         self._recorded.append(step)
         observation = step.observation
-        tool = "reset" if step.call is None else step.call.tool or "no call"
-        self._log.debug("step %d: %s (%s, %.3f s)", step.seq, tool, observation.ok, observation.duration_seconds)
+        self._log.debug(
+            "step %d: %s (%s, %.3f s)", step.seq, step.shown_tool, observation.ok, observation.duration_seconds
+        )
         if self._hooks.on_step is not None:
             self._hooks.on_step(step)
 

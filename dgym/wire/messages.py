@@ -157,3 +157,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     seq: int
     call: ToolCall | None
     observation: Observation
+
+    @property
+    def shown_tool(self) -> str:
+        """The tool for messages: ``reset`` for the reset, ``no call`` if the reply could not be read as a call."""
+        return "reset" if self.call is None else self.call.tool or "no call"
