@@ -17,7 +17,7 @@ from aiohttp import web
 
 from dgym.api import GROUP
 from dgym.kube import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, ApiError, Client, Clock, Forbidden
-from dgym.wire.assignments import RESULTS_AUDIENCE, RESULTS_PATH, make_results_token
+from dgym.wire.assignments import LIST_RESULTS, READ_RESULT, RESULTS_AUDIENCE, RESULTS_PATH, make_results_token
 from dgym.wire.http import CallError, ErrorCode, error_body
 from dgym.wire.server import refusal
 from dgym_operator.actions import KeyUnusable, read_key
@@ -140,8 +140,8 @@ class ResultsApi:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes for the operator's server. The path of a namespace only checks the access."""
-        paths = ("/{namespace}", "/{namespace}/{episode}", "/{namespace}/{episode}/{uid}/{attempt}/{file}")
-        return [web.get(RESULTS_PATH + path, self._serve, allow_head=False) for path in paths]
+        paths = (RESULTS_PATH + "/{namespace}", LIST_RESULTS.path, READ_RESULT.path)
+        return [web.get(path, self._serve, allow_head=False) for path in paths]
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -153,18 +153,18 @@ class ResultsApi:
             if len(parts) == 1:
                 return web.Response()
             async with self._readers[namespace]:
-                return await self._fetch(request, namespace, "/".join(parts))
+                return await self._fetch(request, namespace)
         except CallError as error:
             return refusal(error_body(error.code, str(error)))
 
-    async def _fetch(self, request: web.Request, namespace: str, path: str) -> web.StreamResponse:
+    async def _fetch(self, request: web.Request, namespace: str) -> web.StreamResponse:
         agent_pod, token = (
             self._agent_pod(namespace),
             make_results_token(await self._obtain_key(), self._pool(namespace)),
         )
         limits = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=_STALLED_SECONDS)
         headers = {"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"}
-        url = f"{agent_pod.url}{RESULTS_PATH}/{path}"
+        url = f"{agent_pod.url}{request.path}"
         response: web.StreamResponse | None = None
         try:
             async with aiohttp.request("GET", url, headers=headers, timeout=limits, allow_redirects=False) as answer:
