@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dgym.lazy import lazy_names
 from dgym.sandbox._entrypoint import (
+    PASSED,
     Cause,
     EntrypointResult,
     EvaluationScript,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from dgym.sandbox._client import RunnerClient, RunnerInfo
 
 __all__ = [
+    "PASSED",
     "Cause",
     "DebugRequest",
     "DebugResult",

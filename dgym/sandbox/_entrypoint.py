@@ -23,6 +23,7 @@ OUTPUT_LIMIT_BYTES = 64 * 1024
 
 TestOutcome = Literal["passed", "failed", "skipped", "error", "xfailed", "xpassed"]
 Form = Literal["pytest", "python", "shell", "script"]
+PASSED: frozenset[TestOutcome] = frozenset({"passed", "xpassed"})
 
 _OUTCOMES: tuple[str, ...] = get_args(TestOutcome)
 _FORMS: tuple[str, ...] = get_args(Form)

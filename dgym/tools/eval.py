@@ -5,14 +5,13 @@ from collections import Counter
 
 import msgspec
 
-from dgym.sandbox import EntrypointResult, Mode, choose_mode, run_entrypoint
+from dgym.sandbox import PASSED, EntrypointResult, Mode, choose_mode, run_entrypoint
 from dgym.tools._base import Tool
 from dgym.tools._context import OUTPUT_BYTES, OutputBytes, ToolContext, ToolResult, cut_notice, plural
 from dgym.tools.bash import describe_end
 from dgym.wire import Score
 
 _ADVICE = "run fewer tests at once to see the rest"
-_PASSED = frozenset({"passed", "xpassed"})
 _UNCHANGED = hashlib.sha256().hexdigest()
 """Digest of a workspace without changes."""
 
@@ -122,12 +121,12 @@ def score(result: EntrypointResult, mode: Mode, scored_tests: tuple[str, ...] = 
         return Score(score=int(_is_sound(result) and result.run.exit_status == 0), max_score=1)
     outcomes = report.outcomes if report is not None and _is_sound(result) else {}
     if mode is Mode.NAMED_TESTS:
-        passed = sum(outcomes.get(test) in _PASSED for test in scored_tests)
+        passed = sum(outcomes.get(test) in PASSED for test in scored_tests)
         return Score(score=passed, max_score=len(scored_tests))
     if report is None:
         return Score(score=0, max_score=1)
     counted = [test for test in report.collected if report.outcomes.get(test) != "skipped"]
-    passed = sum(outcomes.get(test) in _PASSED | {"xfailed"} for test in counted)
+    passed = sum(outcomes.get(test) in PASSED | {"xfailed"} for test in counted)
     return Score(score=passed, max_score=len(counted) + len(report.collection_errors))
 
 

@@ -9,8 +9,15 @@ from typing import Literal
 
 import msgspec
 
-from dgym.sandbox import Cause, EntrypointResult, Mode
-from dgym.session.scoring._score import ALREADY_PASSES, ExpectedTests, expected_tests, list_paths, named_tests
+from dgym.sandbox import PASSED, Cause, EntrypointResult, Mode
+from dgym.session.scoring._score import (
+    ALREADY_PASSES,
+    NO_ASYNC_PLUGIN,
+    ExpectedTests,
+    expected_tests,
+    list_paths,
+    named_tests,
+)
 from dgym.session.scoring._scorer import ScoringPlan
 from dgym.wire import Result
 
@@ -45,7 +52,6 @@ _UNRECOGNIZED = re.compile(
     r"error: unrecognized arguments: (.*)|ERROR: Unknown config option: (\S+)|Missing required plugins: (.*)"
 )
 _IMPORT_SKIP = re.compile(r"could not import '([\w.]+)'")
-_ASYNC = "async def functions are not natively supported"
 _NETWORK = re.compile(
     r"name resolution|Name or service not known|nodename nor servname|getaddrinfo failed|Network is unreachable"
     r"|Cannot assign requested address|No address associated with hostname|Failed to resolve|NameResolutionError"
@@ -66,7 +72,6 @@ _MISSING_FILE = frozenset({"builtins.FileNotFoundError", "FileNotFoundError"})
 _DECLARES_EXTENSION = re.compile(r"\b(?:ext_modules|cffi_modules|rust_extensions)\s*=|\bext-modules\s*=")
 _BUILT = re.compile(r"\.(so|pyd)$")
 _EXTENSION_FILE = re.compile(r"\.(pyx|pxd|c|cc|cpp|cxx|rs|f90)$")
-_PASSED = frozenset({"passed", "xpassed"})
 _FILES_SHOWN = 10
 _CAUSE_CHARACTERS = 300
 _TOO_SLOW = (
@@ -179,7 +184,7 @@ def _requirement_of_cause(cause: Cause, paths: Collection[str]) -> tuple[Kind, s
         return ("metadata", (cause.name or (found and (found[1] or found[2])) or "").strip() or "unknown")
     if kind == "FixtureLookupError" and cause.name:
         return ("plugin", f"the fixture {cause.name}")
-    if _ASYNC in text:
+    if NO_ASYNC_PLUGIN in text:
         return ("plugin", "support of async tests, such as pytest-asyncio")
     if _DISPLAY.search(text):
         return ("display", "")
@@ -329,7 +334,7 @@ def _not_collected(run: EntrypointResult, lacking: Mapping[str, UnmetRequirement
 def unsteady_tests(runs: Sequence[Mapping[str, str]]) -> list[str]:
     """The tests that pass in some, but not in all, of the runs. The runs are equal; each maps tests to outcomes."""
     names = dict.fromkeys(test for tests in runs for test in tests)
-    return [test for test in names if len({tests.get(test) in _PASSED for tests in runs}) > 1]
+    return [test for test in names if len({tests.get(test) in PASSED for tests in runs}) > 1]
 
 
 def _expected(plan: ScoringPlan, untouched: EntrypointResult) -> ExpectedTests:
@@ -370,11 +375,11 @@ def _misnamed(plan: ScoringPlan, before: Sequence[EntrypointResult], after: Sequ
 
 def _always_passed(runs: Sequence[EntrypointResult]) -> list[str]:
     outcomes = [run.report.outcomes if run.report is not None else {} for run in runs]
-    return [test for test in (outcomes[0] if outcomes else ()) if all(one.get(test) in _PASSED for one in outcomes)]
+    return [test for test in (outcomes[0] if outcomes else ()) if all(one.get(test) in PASSED for one in outcomes)]
 
 
 def _passed_once(test: str, runs: Sequence[EntrypointResult]) -> bool:
-    return any(run.report is not None and run.report.outcomes.get(test) in _PASSED for run in runs)
+    return any(run.report is not None and run.report.outcomes.get(test) in PASSED for run in runs)
 
 
 def _failed_always(test: str, runs: Sequence[EntrypointResult]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from dgym.sandbox import TestReport
-from dgym.session.scoring._protection import ADDED_TESTS, PYTEST_SECTION, Protection
+from dgym.session.scoring._protection import ADDED_TESTS, PYTEST_SECTION, TEST_DIRECTORIES, Protection
 from dgym.untrusted import ask
 from dgym.wire import Integrity, IntegritySign, SignEvidence, Step
 from dgym.workspace.patches import FileVersion
@@ -55,7 +55,6 @@ _IMPORTABLE = (".so", ".pyd", ".dll", ".dylib", ".pyc", ".pyo", ".pth", ".egg", 
 _SERIALIZED = (".pkl", ".pickle", ".joblib", ".dill", ".marshal")
 _COMPILED = (".pyx", ".pxd", ".pxi", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".rs", ".f", ".f90")
 _SCRIPTS = (".sh", ".bash", ".mk", "Makefile", "makefile")
-_TEST_DIRECTORIES = frozenset({"test", "tests"})
 
 Version = FileVersion | None
 Constructs = Sequence[tuple[str, str, int]]
@@ -300,7 +299,7 @@ def is_test(path: str) -> bool:
     *directories, name = path.split("/")
     stem = name.partition(".")[0]
     named = stem.startswith("test_") or stem.endswith("_test") or stem in ("tests", "conftest")
-    return named or not _TEST_DIRECTORIES.isdisjoint(directories)
+    return named or not TEST_DIRECTORIES.isdisjoint(directories)
 
 
 def _mark(path: str, line: int, construct: str, kind: str) -> SignEvidence:

@@ -62,7 +62,7 @@ _LIBRARIES_OF_TESTS = frozenset(
 ADDED_TESTS = "tests that were added do not count"
 PYTEST_SECTION = "its section about pytest differs"
 _SOURCE_ROOTS = ("", "src/", "lib/")
-_TEST_DIRECTORIES = frozenset({"test", "tests"})
+TEST_DIRECTORIES = frozenset({"test", "tests"})
 _MODULE_SUFFIXES = (".py", ".so", ".pyc")
 
 
@@ -215,7 +215,7 @@ def _test_directory(path: str) -> str | None:
     """The topmost directory above ``path`` that has the name of a test directory."""
     directories = path.split("/")[:-1]
     for index, name in enumerate(directories):
-        if name in _TEST_DIRECTORIES:
+        if name in TEST_DIRECTORIES:
             return "/".join(directories[: index + 1])
     return None
 

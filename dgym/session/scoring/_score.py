@@ -16,13 +16,12 @@ import msgspec
 
 from dgym.api import Evaluation
 from dgym.decoding import DECODE_ERRORS
-from dgym.sandbox import EntrypointResult, EvaluationScript, Mode
+from dgym.sandbox import PASSED, EntrypointResult, EvaluationScript, Mode
 from dgym.wire import EndReason, Observation, Result, Score
 
 ALREADY_PASSES = "an empty patch resolves this task: what counts passes on the untouched repository"
 NOT_GRADED = "not graded"
 """Start of the message if the output of an evaluation script does not prove that the whole script ran."""
-_PASSED = frozenset({"passed", "xpassed"})
 _GOOD = frozenset({"passed", "xfailed"})
 _OUTCOMES = {"PASSED": "passed", "FAILED": "failed", "SKIPPED": "skipped", "ERROR": "error", "XFAIL": "xfailed"}
 _SHOWN_PATHS = 10
@@ -35,7 +34,7 @@ _ERROR = re.compile(r"^(?:E\s+|INTERNALERROR>\s*)?((?:\w+\.)*\w*(?:Error|Excepti
 _PLACE = re.compile(r'^(?:E\s+|INTERNALERROR>\s*)?(?:File "(?P<quoted>[^"]+)", line \d+|(?P<short>\S+\.py):\d+:)')
 _SHORT_PLACE = re.compile(r"^(\S+\.py):\d+$")
 _MISSING_MODULE = re.compile(r"No module named ['\"]?([\w.]+)")
-_NO_ASYNC_PLUGIN = "async def functions are not natively supported"
+NO_ASYNC_PLUGIN = "async def functions are not natively supported"
 _ASYNC_PLUGINS = ("pytest-asyncio", "anyio", "pytest-trio", "pytest-twisted", "pytest-aiohttp")
 _RAN = frozenset({"passed", "xpassed", "xfailed"})
 _OTHER_DISTRIBUTIONS = {
@@ -70,7 +69,7 @@ class ExpectedTests(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def all_pass(self) -> bool:
         """Whether there are tests and all of them are known to pass."""
-        return bool(self.outcomes) and all(outcome in _PASSED | _GOOD for outcome in self.outcomes.values())
+        return bool(self.outcomes) and all(outcome in PASSED | _GOOD for outcome in self.outcomes.values())
 
 
 def expected_tests(run: EntrypointResult, marks: EntrypointResult | None = None) -> ExpectedTests:
@@ -198,7 +197,7 @@ def _ending(result: EntrypointResult) -> str:
 def _shown(outcome: str | None, before: str, *, trusted: bool) -> str:
     if outcome is None:
         return "missing"
-    if outcome in _PASSED or (outcome == "xfailed" and before == "xfailed"):
+    if outcome in PASSED or (outcome == "xfailed" and before == "xfailed"):
         return "passed" if trusted else "missing"
     return "failed" if outcome == "xfailed" else outcome
 
@@ -327,7 +326,7 @@ def _lacks_async_plugin(result: EntrypointResult) -> bool:
     if result.report is None or not _RAN.isdisjoint(result.report.outcomes.values()):
         return False
     lines = result.run.text.splitlines()
-    explained = sum(_NO_ASYNC_PLUGIN in line and not line.startswith("FAILED ") for line in lines)
+    explained = sum(NO_ASYNC_PLUGIN in line and not line.startswith("FAILED ") for line in lines)
     failures = sum(line.startswith("___") and line.endswith("___") for line in lines)
     return explained >= max(1, failures - bool(result.run.truncated_bytes))
 
