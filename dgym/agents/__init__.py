@@ -5,10 +5,11 @@ The interface is imported with the package. The agents that are part of dgym are
 
 from typing import TYPE_CHECKING
 
-from dgym.agents._base import Action, AgentContext, BaseAgent, Env, Tools, agent_names, load_agent
+from dgym.agents._base import AgentContext, BaseAgent, Env, Tools, agent_names, load_agent
 from dgym.agents._chat import Chat, Exchange, StopEpisode
 from dgym.agents._prompt import SentRequest, asking_steps, message_parts, read_exchanges, sent_before, sent_requests
 from dgym.lazy import lazy_names
+from dgym.wire.episode import Action
 
 if TYPE_CHECKING:
     from dgym.agents.human import HumanAgent, HumanModel

@@ -16,13 +16,12 @@ from dgym.agents._chat import Chat
 from dgym.api import STANDARD_TOOLS, ToolSpec
 from dgym.errors import ManifestError, PluginError, nearest
 from dgym.llm import Reply
-from dgym.wire import EndReason, Observation, Step, ToolCall
+from dgym.wire import EndReason, Observation, Step
+from dgym.wire.episode import Action
 
 if TYPE_CHECKING:
     from dgym.env import InfoDict, ObservationDict
 
-
-Action = ToolCall | Mapping[str, Any] | str
 Tools = tuple[str | ToolSpec, ...]
 
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from dgym.agents._base import Action, AgentContext, BaseAgent, Env
+from dgym.agents._base import AgentContext, BaseAgent, Env
 from dgym.env import InfoDict, ObservationDict, observation_view
 from dgym.errors import ManifestError, SetupFailed
 from dgym.wire import EndReason, Observation, Step, ToolCall
+from dgym.wire.episode import Action
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+")
 _TRIES = 5
