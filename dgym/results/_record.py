@@ -264,7 +264,8 @@ class Record:
             StoreUnavailable: The store does not answer or refuses the call.
         """
         saving = asyncio.create_task(self._save(), name="dgym-save")
-        saving.add_done_callback(_retrieve_exception)
+        # asyncio logs exceptions that are never retrieved. The next save raises that of a cancelled save again.
+        saving.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.wait([saving])
         saving.result()
 
@@ -365,12 +366,6 @@ class Record:
             self._written_at_once += len(line)
         else:
             self._lines += line
-
-
-def _retrieve_exception(task: asyncio.Task[None]) -> None:
-    """Prevent asyncio from logging the failure of a cancelled save. The next save raises the same failure."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _decode_in_flight(data: bytes | None, following: int) -> UnansweredStep | None:

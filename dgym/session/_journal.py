@@ -43,7 +43,8 @@ class RequestsInFlight:
         if entry is None:
             self._drop_unclaimed()
             entry = _RequestInFlight(kind, key, asyncio.create_task(execute(), name=f"dgym-{kind}"))
-            entry.task.add_done_callback(_retrieve)
+            # asyncio logs exceptions that are never retrieved.
+            entry.task.add_done_callback(lambda task: task.cancelled() or task.exception())
             self._entries.append(entry)
         await asyncio.wait([entry.task])
         self._entries = [other for other in self._entries if other is not entry]
@@ -163,12 +164,6 @@ class Journal:
     def restore(self, steps: Iterable[Step]) -> None:
         """Start with ``steps``: the reset, number 0, and the steps after it that an earlier session recorded."""
         self._steps[:] = steps
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Retrieve the exception, because asyncio logs those that are never retrieved."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _describe(call: ToolCall | None) -> str:
