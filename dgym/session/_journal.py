@@ -172,8 +172,6 @@ def _describe(call: ToolCall | None) -> str:
 
 REPLAY_TIMEOUT_SECONDS = 600.0
 """Time allowed for a replay, in addition to twice the recorded durations of its calls."""
-LAST_DEATH = 2
-"""Number of sandbox deaths during the agent's steps that ends the episode."""
 
 _SECONDS_PER_PATH = 40e-6
 """Ten times the cost of one path, so digests take at most a tenth of the time of the calls."""

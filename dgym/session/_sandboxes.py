@@ -12,21 +12,14 @@ from dgym.api import DebugTask
 from dgym.errors import EpisodeOver, PathError, SandboxLost
 from dgym.sandbox import Sandbox, SandboxProvider
 from dgym.session._execution import Execution
-from dgym.session._journal import (
-    LAST_DEATH,
-    RecordedTrajectory,
-    Replayed,
-    ReplayTimeout,
-    WorkspaceDigests,
-    divergence,
-    replay,
-)
+from dgym.session._journal import RecordedTrajectory, Replayed, ReplayTimeout, WorkspaceDigests, divergence, replay
 from dgym.session._outcome import ChangeSet, Originals, collect
 from dgym.session._preparation import Baseline, commit_workspace, prepare, run_setup, tool_settings
 from dgym.session.scoring import write_versions
 from dgym.tools import Tool, ToolContext
 from dgym.tracing import span
 from dgym.wire import Step
+from dgym.wire.outcome import MOST_POISONED
 from dgym.workspace import ancestors, compare, normalize
 from dgym.workspace.patches import FileVersion
 
@@ -224,7 +217,7 @@ class Sandboxes:
         if killer is not None:
             death = SandboxLost(f"the sandbox died during the replay of step {killer}")
             self.record_death(death, under=killer)
-            if len(self.poisoned) <= LAST_DEATH:
+            if len(self.poisoned) <= MOST_POISONED:
                 raise death
             return
         await self.context.table.replace(trajectory.breakpoints)
@@ -274,7 +267,7 @@ class Sandboxes:
             return await collect(sandbox, self._originals, baseline)
         except SandboxLost as death:
             await verifier.stat(["."])  # Raises if the verifier died, because then a replay would not help.
-            if self._was_unread or len(self.poisoned) > LAST_DEATH:
+            if self._was_unread or len(self.poisoned) > MOST_POISONED:
                 return ChangeSet(
                     changes={}, unscorable=f"two sandboxes died before the changes were read from them ({death})"
                 )

@@ -26,7 +26,7 @@ from dgym.session._execution import (
     read_action,
     reading_tools,
 )
-from dgym.session._journal import LAST_DEATH, Journal, RecordedTrajectory, RequestsInFlight, death_observation
+from dgym.session._journal import Journal, RecordedTrajectory, RequestsInFlight, death_observation
 from dgym.session._outcome import MAXIMUM_NOTES, ChangeSet, score, scoring_plan, unscored
 from dgym.session._preparation import Baseline, apply_solution, read_environment, run_setup
 from dgym.session._sandboxes import Sandboxes, SandboxTermination
@@ -35,7 +35,7 @@ from dgym.tools import Tool, ToolContext
 from dgym.wire import EndReason, Observation, Result, Score, Step, ToolCall
 from dgym.wire.episode import Action
 from dgym.wire.http import StepState, ToolsResponse, Usage
-from dgym.wire.outcome import RunEnvironment
+from dgym.wire.outcome import MOST_POISONED, RunEnvironment
 
 
 class Session:
@@ -395,7 +395,7 @@ class Session:
         self.deadline.run()
         self._journal.restore(trajectory.steps)
         self._deadline_watch = asyncio.create_task(self._watch_deadline())
-        if len(self.poisoned) < LAST_DEATH:
+        if len(self.poisoned) < MOST_POISONED:
             return trajectory.steps[-1].observation
         result = await self._ended(EndReason.SANDBOX_KILLED)
         return self._journal.end(result.reason)

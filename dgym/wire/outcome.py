@@ -15,6 +15,9 @@ import msgspec
 from dgym.decoding import DECODE_ERRORS
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+MOST_POISONED = 2
+"""After this number of poisoned steps the next session only replays and scores the episode. A further poisoned step
+ends the episode without a score."""
 TERMINATION_LIMIT = 1024
 """Most bytes of the encoded termination message."""
 _URI_LIMIT = 400

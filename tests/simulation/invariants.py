@@ -5,7 +5,7 @@ from collections import Counter
 import msgspec
 
 from dgym.wire import EndReason
-from dgym_operator.controllers.episode._finish import MOST_POISONED
+from dgym.wire.outcome import MOST_POISONED
 from tests.simulation.agents import STEPS
 from tests.simulation.api_server import is_finished, is_observed, is_running, is_sandbox, parse_path
 from tests.simulation.attempts import AttemptInvariants

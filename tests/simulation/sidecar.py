@@ -9,8 +9,7 @@ import base64
 
 from dgym.wire import EndReason
 from dgym.wire.http import token_digest
-from dgym.wire.outcome import TerminationMessage, encode_termination
-from dgym_operator.controllers.episode._finish import MOST_POISONED
+from dgym.wire.outcome import MOST_POISONED, TerminationMessage, encode_termination
 from dgym_operator.pod_identity import bind_token, pool_identity
 from tests.simulation import reports
 from tests.simulation.virtual import VirtualClock

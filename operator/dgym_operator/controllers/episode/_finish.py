@@ -28,6 +28,7 @@ from dgym.api import (
 from dgym.wire import EndReason, Outcome, calls
 from dgym.wire.assignments import AssignmentState
 from dgym.wire.calls import Call
+from dgym.wire.outcome import MOST_POISONED
 from dgym_operator.controllers._conditions import EPOCH, Conditions, fit, set_condition, since
 from dgym_operator.controllers._inputs import EpisodeInput, backoff, sidecar_url
 from dgym_operator.controllers._plan import Action, DeleteEpisode, DeletePod, Emit, PatchStatus, Plan, soonest, until
@@ -146,10 +147,6 @@ def _is_served(view: EpisodeInput) -> bool:
     """True if an agent pod serves the attempt or may have started to. It will fetch the outcome."""
     lost = view.agent_pod is not None and view.agent_pod.lost_since is not None
     return not lost and (view.report is None or view.report.state not in _RELEASED)
-
-
-MOST_POISONED = 2
-"""After this number of poisoned steps the next attempt only replays and scores. Its loss ends the episode."""
 
 
 def end_attempt(view: EpisodeInput, end: AttemptEnd, now: datetime) -> Plan:
