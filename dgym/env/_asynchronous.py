@@ -95,7 +95,7 @@ class AsyncRepoEnv:
         _check_seconds("deadline_seconds", deadline_seconds)
         _check_tools(tools)
         _check_python(python)
-        _check_callable("progress", progress)
+        _check_progress(progress)
         specs = tuple(_tool_spec(tool) for tool in tools)
         load_tools(specs)
         local = LocalEpisodes(
@@ -557,9 +557,9 @@ def _check_python(value: Any) -> None:
         _refuse("python", value, "the path of an interpreter or a virtual environment, or None")
 
 
-def _check_callable(name: str, value: Any) -> None:
+def _check_progress(value: Any) -> None:
     if value is not None and not callable(value):
-        _refuse(name, value, "a function of one text, or None")
+        _refuse("progress", value, "a function of one text, or None")
 
 
 def _refuse(name: str, value: Any, valid: str) -> NoReturn:

@@ -125,20 +125,6 @@ def reading_tools() -> dict[str, Tool]:
     return {tool.name: tool for tool in load_tools(("listdir", "view"))}
 
 
-def describe_tools(instructions: str, tools: Iterable[Tool], notices: Iterable[str]) -> ToolsResponse:
-    """The task's instructions and ``tools`` in the form that agents receive."""
-    descriptions = (
-        ToolDescription(
-            name=tool.name,
-            description=tool.description,
-            parameters=tool.parameters,
-            instructions=tool.instructions,
-        )
-        for tool in tools
-    )
-    return ToolsResponse(instructions=instructions, tools=tuple(descriptions), notices=tuple(notices))
-
-
 async def first_observation(
     tools: Mapping[str, Tool], context: ToolContext, texts: Sequence[str], *, evaluate: bool
 ) -> Execution:
@@ -218,7 +204,16 @@ class Toolbox:
 
     def describe(self, instructions: str) -> ToolsResponse:
         """The task's ``instructions`` and the tools that are available now."""
-        return describe_tools(instructions, self.available.values(), self._notices)
+        descriptions = (
+            ToolDescription(
+                name=tool.name,
+                description=tool.description,
+                parameters=tool.parameters,
+                instructions=tool.instructions,
+            )
+            for tool in self.available.values()
+        )
+        return ToolsResponse(instructions=instructions, tools=tuple(descriptions), notices=tuple(self._notices))
 
     async def reset_tools(self, context: ToolContext, tools: Iterable[Tool]) -> list[str]:
         """Return the introductions of ``tools``, which are available from now on."""
