@@ -507,11 +507,10 @@ def with_agent(
     temperature: str | None,
 ) -> Provenance:
     """Add the agent's parameters and prompts, and its model, to ``provenance``."""
-    digests = getattr(agent, "prompt_digests", None)
     return msgspec.structs.replace(
         provenance,
         parameters={name: _recorded(value) for name, value in parameters.items()},
-        prompts=digests(parameters, base) if digests is not None else {},
+        prompts=agent.prompt_digests(parameters, base),
         model=describe_model(model, seed=seed, temperature=temperature) if model is not None else None,
     )
 
