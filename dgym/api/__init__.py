@@ -95,7 +95,7 @@ from dgym.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dgym.api._crd import custom_resource_definitions
-    from dgym.api._loading import KINDS, Loaded, Resource, apply_overrides, load, load_documents, loads
+    from dgym.api._loading import Loaded, Resource, apply_overrides, load, load_documents, loads
     from dgym.api._planning import (
         PlannedEpisode,
         child_name,
@@ -126,7 +126,6 @@ __all__ = [
     "INDEX_LABEL",
     "INLINE_LIMIT",
     "KEY_LABEL",
-    "KINDS",
     "LEFT_OUT_ANNOTATION",
     "MOST_ARMS",
     "POOL_LABEL",
@@ -220,7 +219,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "dgym.api._crd": ("custom_resource_definitions",),
-        "dgym.api._loading": ("KINDS", "Loaded", "Resource", "apply_overrides", "load", "load_documents", "loads"),
+        "dgym.api._loading": ("Loaded", "Resource", "apply_overrides", "load", "load_documents", "loads"),
         "dgym.api._planning": (
             "PlannedEpisode",
             "child_name",

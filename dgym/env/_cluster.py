@@ -168,7 +168,7 @@ class _Lookup:
         """The Episode, which can be driven now or later.
 
         Raises:
-            Finished: The Episode has finished.
+            AlreadyFinished: The Episode has finished.
             ArgumentError: The Episode does not exist, or it has an agent.
             AccessRefused, InfrastructureError: The API server does not return it.
         """
@@ -180,7 +180,7 @@ class _Lookup:
         return found
 
     def check(self, found: _DrivenEpisode) -> None:
-        """Raise Finished if the Episode has finished."""
+        """Raise AlreadyFinished if the Episode has finished."""
         if found.status.state == "Finished":
             text = f": {found.status.message}" if found.status.message else ""
             raise AlreadyFinished(f"{self} has finished ({found.status.reason}){text}", found.status.result)
