@@ -81,9 +81,9 @@ class Attempt:
         self.log = path / LOG
 
     def load(self) -> StoredResult | None:
-        """The stored result, or None if it does not exist or cannot be decoded."""
+        """The stored result, or None if it does not exist, is a symbolic link or cannot be decoded."""
         try:
-            return decode_result(read_regular(self.result, root=self.path, limit=RESULT_LIMIT))
+            return decode_result(read_regular(self.result, limit=RESULT_LIMIT))
         except OSError:
             return None
 

@@ -16,6 +16,7 @@ from dgym.errors import ManifestError
 from dgym.results._attempts import (
     RESULT_LIMIT,
     TRAJECTORY_LIMIT,
+    Attempt,
     EpisodeFolder,
     Planned,
     StoredResult,
@@ -52,6 +53,8 @@ _CHUNK_BYTES = 1024**2
 
 class EpisodeEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An episode in the index, with the data of its newest attempt.
+
+    That attempt may still be running. A report contains the newest attempt with a result instead (``read_run``).
 
     Attributes:
         path: Identifies the episode.
@@ -498,7 +501,7 @@ class DirectoryLibrary(Library):
         if known is not None and known.version == version:
             state = known.state if is_live(known.changed) else NO_RESULT
             return known if state == known.state else msgspec.structs.replace(known, state=state)
-        result = _result(newest)
+        result = Attempt(Path(newest)).load()
         if result is not None:
             self._growths.pop(newest, None)
             changed = _changed(f"{newest}/{RESULT}")
@@ -538,11 +541,6 @@ def _read(path: str, limit: int) -> bytes | None:
             return file.read(limit)
     except OSError:
         return None
-
-
-def _result(attempt: str) -> StoredResult | None:
-    data = _read(f"{attempt}/{RESULT}", RESULT_LIMIT)
-    return None if data is None else decode_result(data)
 
 
 def _version(attempt: str) -> str:

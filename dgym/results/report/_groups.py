@@ -342,9 +342,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 def read_run(directories: Sequence[Path], *, every_configuration: bool = False) -> Run:
     """Read results directories, or parts of them.
 
-    For each episode, the newest attempt with a result is read. The same agent and model may have run an episode in
-    several configurations (an edited task, another step limit), or several times in a cluster. Then only the newest
-    result is read, or all of them with ``every_configuration``.
+    For each episode, the newest attempt with a result is read. The index of ``dgym ui`` has the newest attempt instead,
+    which may still be running (``EpisodeEntry``). The same agent and model may have run an episode in several
+    configurations (an edited task, another step limit), or several times in a cluster. Then only the newest result is
+    read, or all of them with ``every_configuration``.
 
     Raises:
         ManifestError: A directory does not exist, or the directories do not contain an episode.
