@@ -7,7 +7,7 @@ from typing import ClassVar
 import click
 
 from dgym.agents import AgentContext, HumanAgent
-from dgym.cli.options import context_option, namespace_option
+from dgym.cli.options import ClusterPlace, takes_cluster_place
 from dgym.cli.output import echo
 from dgym.console import META_COMMANDS
 from dgym.env import AsyncRepoEnv
@@ -29,9 +29,8 @@ class _Visitor(HumanAgent):
     metavar="SECONDS",
     help="How long to wait until the sandbox is prepared.",
 )
-@namespace_option
-@context_option
-def attach_command(name: str, wait: float, namespace: str | None, context: str | None) -> None:
+@takes_cluster_place("namespace", "context")
+def attach_command(name: str, wait: float, place: ClusterPlace) -> None:
     """Debug in the sandbox of an Episode of a cluster, at this terminal.
 
     EPISODE must not have an agent. The commands are those of the agent human. quit and Ctrl-D leave the episode
@@ -40,11 +39,12 @@ def attach_command(name: str, wait: float, namespace: str | None, context: str |
     Exit status: 0, 1 the Episode does not exist, has an agent or has finished, or the cluster refuses or cannot be
     reached, 2 usage, 130 Ctrl-C.
     """
-    asyncio.run(_attach(name, f"{namespace}/{name}" if namespace else name, context, wait))
+    asyncio.run(_attach(name, place, wait))
 
 
-async def _attach(name: str, full_name: str, context: str | None, wait_seconds: float) -> None:
-    async with AsyncRepoEnv.connect(full_name, context=context, wait_seconds=wait_seconds) as env:
+async def _attach(name: str, place: ClusterPlace, wait_seconds: float) -> None:
+    full_name = f"{place.namespace}/{name}" if place.namespace else name
+    async with AsyncRepoEnv.connect(full_name, context=place.context, wait_seconds=wait_seconds) as env:
         left = await _Visitor().run(env, AgentContext(task_name=name))
     if left is not None:
         echo(f"{name} continues: dgym attach {name} returns to it, dgym cancel {name} ends it", err=True)

@@ -8,7 +8,7 @@ import click
 
 from dgym.api import SET_LABEL, label_value
 from dgym.cli.cluster.connection import RESOURCES, EpisodeView, SetView, connect, find_all, follow, table_of
-from dgym.cli.options import context_option, namespace_option
+from dgym.cli.options import ClusterPlace, takes_cluster_place
 from dgym.cli.output import echo, echo_json, show_table
 from dgym.documents import dump
 from dgym.kube import EPISODE_SETS, EPISODES, Client, key_of
@@ -33,16 +33,14 @@ _REDRAW_SECONDS = 0.25
     show_default=True,
     help="Format of the output; json and yaml print the objects themselves.",
 )
-@namespace_option
-@context_option
+@takes_cluster_place("namespace", "context")
 def get_command(
     names: tuple[str, ...],
     selector: str | None,
     all_namespaces: bool,
     watch: bool,
     output: str,
-    namespace: str | None,
-    context: str | None,
+    place: ClusterPlace,
 ) -> None:
     """Show the Episodes and EpisodeSets of a cluster.
 
@@ -57,7 +55,7 @@ def get_command(
         raise click.UsageError(f"--watch shows tables; leave out --output, or watch with kubectl get -w -o {output}")
 
     async def show() -> None:
-        async with connect(context, namespace) as client:
+        async with connect(place) as client:
             found = await find_all(client, names) if names else None
             where = None if all_namespaces else client.namespace
             if output != "table":

@@ -10,7 +10,7 @@ import click
 
 from dgym.cli.cluster.connection import ClusterError, EpisodeView, connect, find_all, follow
 from dgym.cli.cluster.results import open_results
-from dgym.cli.options import context_option, namespace_option, system_namespace_option
+from dgym.cli.options import ClusterPlace, takes_cluster_place
 from dgym.cli.output import echo
 from dgym.kube import EPISODES, BadRequest, Client, NotFound
 from dgym.results import LOG
@@ -30,12 +30,8 @@ _STARTING_SECONDS = 1.0
     show_default=True,
     help="Whose log.",
 )
-@namespace_option
-@context_option
-@system_namespace_option
-def logs_command(
-    name: str, follow: bool, container: str, namespace: str | None, context: str | None, system_namespace: str
-) -> None:
+@takes_cluster_place()
+def logs_command(name: str, follow: bool, container: str, place: ClusterPlace) -> None:
     """Show the log of an Episode of a cluster.
 
     This is the log of its pod or, if the pod no longer exists, the log that is stored with the result.
@@ -43,13 +39,11 @@ def logs_command(
     Exit status: 0, 1 a log was not found, or the cluster refuses or cannot be reached, 2 usage or a name that does not
     exist, 130 Ctrl-C.
     """
-    asyncio.run(_show_log(name, container, (context, namespace), follow=follow, system_namespace=system_namespace))
+    asyncio.run(_show_log(name, container, place, follow=follow))
 
 
-async def _show_log(
-    name: str, container: str, place: tuple[str | None, str | None], *, follow: bool, system_namespace: str
-) -> None:
-    async with connect(*place) as client:
+async def _show_log(name: str, container: str, place: ClusterPlace, *, follow: bool) -> None:
+    async with connect(place) as client:
         (view,) = await find_all(client, [name], kinds=("Episode",))
         assert isinstance(view, EpisodeView)
         if follow and not view.finished and view.status.pod_name is None:
@@ -59,7 +53,7 @@ async def _show_log(
             async with _causes(client, view, follow=follow):
                 if await _print_log(client, pod, container, follow=follow):
                     return
-        await _print_stored(client, view, container, system_namespace)
+        await _print_stored(client, view, container, place.system_namespace)
 
 
 @contextlib.asynccontextmanager

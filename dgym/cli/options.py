@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import click
@@ -113,21 +113,6 @@ workers_option = click.option(
     help="Episodes that run at the same time. [default: number of CPUs]",
 )
 
-context_option = click.option(
-    "--context", metavar="NAME", help="The context of the kubeconfig. [default: its current one]"
-)
-namespace_option = click.option(
-    "-n", "--namespace", metavar="NAME", help="The namespace. [default: the context's, else default]"
-)
-system_namespace_option = click.option(
-    "--system-namespace",
-    metavar="NAME",
-    default="dgym-system",
-    show_default=True,
-    help="The namespace in which dgym is installed.",
-)
-
-
 _OPENING = {
     "sandbox": _sandbox,
     "engine": engine_option,
@@ -136,26 +121,40 @@ _OPENING = {
 }
 
 
-def takes_opening(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options of these fields of ``Opening`` (default: all) to a command, which gets them as ``opening``."""
-    fields = names or tuple(_OPENING)
+def _takes(
+    parameter: str,
+    known: Mapping[str, Callable[[Any], Any]],
+    names: tuple[str, ...],
+    make: Callable[[dict[str, Any]], Any],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options ``names`` of ``known`` (default: all) to a command. ``parameter`` gets ``make(values)``."""
+    fields = names or tuple(known)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def collected(**options: Any) -> None:
-            import msgspec
-
-            from dgym.env import Opening
-
             chosen = {name: options.pop(name) for name in fields}
-            chosen["python"] = _existing(chosen["python"])
-            command(opening=msgspec.convert(chosen, Opening), **options)
+            command(**{parameter: make(chosen)}, **options)
 
         for name in reversed(fields):
-            collected = _OPENING[name](collected)
+            collected = known[name](collected)
         return collected
 
     return decorate
+
+
+def takes_opening(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of these fields of ``Opening`` (default: all) to a command, which gets them as ``opening``."""
+    return _takes("opening", _OPENING, names, _opening)
+
+
+def _opening(chosen: dict[str, Any]) -> Any:
+    import msgspec
+
+    from dgym.env import Opening
+
+    chosen["python"] = _existing(chosen["python"])
+    return msgspec.convert(chosen, Opening)
 
 
 def _existing(python: str | None) -> str | None:
@@ -171,6 +170,39 @@ def _existing(python: str | None) -> str | None:
         )
     # Symbolic links are not resolved, because the link to the interpreter identifies a virtual environment.
     return str(path.absolute())
+
+
+class ClusterPlace(NamedTuple):
+    """Values of the options that choose a cluster, a namespace in it, and the namespace in which dgym is installed.
+
+    Without ``context`` it is the current context of the kubeconfig, and without ``namespace`` that of the context.
+    """
+
+    namespace: str | None = None
+    context: str | None = None
+    system_namespace: str = "dgym-system"
+
+
+_CLUSTER_PLACE = {
+    "namespace": click.option(
+        "-n", "--namespace", metavar="NAME", help="The namespace. [default: the context's, else default]"
+    ),
+    "context": click.option(
+        "--context", metavar="NAME", help="The context of the kubeconfig. [default: its current one]"
+    ),
+    "system_namespace": click.option(
+        "--system-namespace",
+        metavar="NAME",
+        default=ClusterPlace().system_namespace,
+        show_default=True,
+        help="The namespace in which dgym is installed.",
+    ),
+}
+
+
+def takes_cluster_place(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of these fields of ``ClusterPlace`` (default: all) to a command, which gets them as ``place``."""
+    return _takes("place", _CLUSTER_PLACE, names, lambda chosen: ClusterPlace(**chosen))
 
 
 class Inputs(NamedTuple):
@@ -262,19 +294,12 @@ _INPUTS: dict[str, Callable[[Any], Any]] = {
 
 def takes_inputs(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options of these fields of ``Inputs`` (default: all) to a command, which gets them as ``inputs``."""
-    fields = names or Inputs._fields
+    return _takes("inputs", _INPUTS, names, _inputs)
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def collected(**options: Any) -> None:
-            inputs = Inputs(**{name: options.pop(name) for name in fields})
-            if not inputs.manifests and not inputs.folders and not inputs.bundled:
-                benchmark = ", or a benchmark with --bundled" if "bundled" in fields else ""
-                raise click.UsageError(f"name at least one manifest{benchmark}")
-            command(inputs=inputs, **options)
 
-        for name in reversed(fields):
-            collected = _INPUTS[name](collected)
-        return collected
-
-    return decorate
+def _inputs(chosen: dict[str, Any]) -> Inputs:
+    inputs = Inputs(**chosen)
+    if not inputs.manifests and not inputs.folders and not inputs.bundled:
+        benchmark = ", or a benchmark with --bundled" if "bundled" in chosen else ""
+        raise click.UsageError(f"name at least one manifest{benchmark}")
+    return inputs

@@ -19,7 +19,7 @@ from dgym.agents import Exchange, SentRequest, asking_steps, message_parts, read
 from dgym.api import child_name
 from dgym.cli.cluster.connection import EpisodeView, SetView, connect, find_all, selector_of_children
 from dgym.cli.cluster.results import ResultsReader, open_results
-from dgym.cli.options import complete_directories, context_option, namespace_option, system_namespace_option
+from dgym.cli.options import ClusterPlace, complete_directories, takes_cluster_place
 from dgym.cli.output import FAILED, UsageFailure, echo
 from dgym.episodes import describe_exchange, describe_step
 from dgym.kube import EPISODES, Client
@@ -63,17 +63,13 @@ RecordedStep = tuple[TimedStep, list[Exchange | None], list[SentRequest | None]]
     metavar="N",
     help="With --story: print only step N, with every message that the model received before it.",
 )
-@namespace_option
-@context_option
-@system_namespace_option
+@takes_cluster_place()
 def results_command(
     names: tuple[str, ...],
     directory: str,
     story: bool,
     step: int | None,
-    namespace: str | None,
-    context: str | None,
-    system_namespace: str,
+    place: ClusterPlace,
 ) -> None:
     """Fetch results, patches and trajectories of Episodes of a cluster.
 
@@ -104,7 +100,7 @@ def results_command(
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageFailure(f"--directory {target}: {error.strerror or error}; choose another") from error
-    fetched = asyncio.run(fetch(names, target, place=(context, namespace), system_namespace=system_namespace))
+    fetched = asyncio.run(fetch(names, target, place))
     for each in fetched:
         if story and each.attempts:
             show_stories([str(each.attempts[-1])], step=step)
@@ -135,22 +131,19 @@ class Fetched(msgspec.Struct, frozen=True):
     result: StoredResult | None = None
 
 
-async def fetch(
-    names: Sequence[str], directory: Path, *, place: tuple[str | None, str | None], system_namespace: str
-) -> list[Fetched]:
+async def fetch(names: Sequence[str], directory: Path, place: ClusterPlace) -> list[Fetched]:
     """Fetch the results of the named Episodes and of all Episodes of the named EpisodeSets.
 
     Args:
         names: Names as in ``find_all``.
         directory: The results directory to write to.
-        place: The context and the namespace, as in ``connect``.
-        system_namespace: The namespace in which dgym is installed.
+        place: Where the Episodes are.
 
     Raises:
         UsageFailure: A name does not exist.
         ClusterError: The cluster cannot be reached, refuses a request, or does not have an operator pod.
     """
-    async with connect(*place) as client:
+    async with connect(place) as client:
         found = await find_all(client, names)
         wanted = await _wanted(client, found)
         for each in found:
@@ -159,7 +152,7 @@ async def fetch(
         done = {each: _copied(each, directory) for each in wanted}
         remote = [each for each in wanted if not done[each]]
         if remote:
-            async with open_results(client, system_namespace) as reader:
+            async with open_results(client, place.system_namespace) as reader:
                 done |= await _fetch_all(reader, remote, directory)
     return [_fetched(each, done[each]) for each in wanted]
 

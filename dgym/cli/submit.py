@@ -41,13 +41,13 @@ from dgym.cli.cluster.connection import (
 from dgym.cli.image import with_images
 from dgym.cli.manifests import place_of, read_episodes
 from dgym.cli.options import (
+    ClusterPlace,
     ImageOptions,
     Inputs,
     base_option,
     builder_option,
     check_registry,
-    context_option,
-    namespace_option,
+    takes_cluster_place,
     takes_inputs,
 )
 from dgym.cli.output import FAILED, INTERRUPTED, UsageFailure, echo, echo_json, show_table
@@ -185,8 +185,7 @@ _AT_A_TIME = 8
     type=click.Choice(["yaml", "json"]),
     help="Print the manifests instead of applying them.",
 )
-@namespace_option
-@context_option
+@takes_cluster_place("namespace", "context")
 def submit_command(
     inputs: Inputs,
     wait: bool,
@@ -195,8 +194,7 @@ def submit_command(
     base: str | None,
     builder: str,
     output: str | None,
-    namespace: str | None,
-    context: str | None,
+    place: ClusterPlace,
 ) -> None:
     """Run the Episodes and EpisodeSets of MANIFESTs in a cluster.
 
@@ -220,11 +218,12 @@ def submit_command(
     refuse_without_image(loaded)
     if output is not None:
         print_manifests(
-            [manifest_of(item.resource, namespace_of(item, chosen=namespace, default="")) for item in loaded], output
+            [manifest_of(item.resource, namespace_of(item, chosen=place.namespace, default="")) for item in loaded],
+            output,
         )
         return
     try:
-        succeeded = asyncio.run(_submit(loaded, (context, namespace), wait=wait, dry_run=dry_run))
+        succeeded = asyncio.run(_submit(loaded, place, wait=wait, dry_run=dry_run))
     except KeyboardInterrupt:
         if wait:
             echo("Interrupted; the episodes continue. dgym get --watch shows them, dgym cancel ends them.", err=True)
@@ -235,9 +234,8 @@ def submit_command(
 
 @click.command("cancel")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@namespace_option
-@context_option
-def cancel_command(names: tuple[str, ...], namespace: str | None, context: str | None) -> None:
+@takes_cluster_place("namespace", "context")
+def cancel_command(names: tuple[str, ...], place: ClusterPlace) -> None:
     """End Episodes and EpisodeSets of a cluster before they finish.
 
     NAME is the name of an Episode or of an EpisodeSet. episode/NAME and episodeset/NAME distinguish equal names. The
@@ -247,7 +245,7 @@ def cancel_command(names: tuple[str, ...], namespace: str | None, context: str |
     """
 
     async def cancel() -> None:
-        async with connect(context, namespace) as client:
+        async with connect(place) as client:
             for found in await find_all(client, names):
                 name = found.metadata.name
                 label = f"{found.kind.lower()}/{name}"
@@ -273,9 +271,8 @@ def cancel_command(names: tuple[str, ...], namespace: str | None, context: str |
     metavar="REASON",
     help="Only episodes with this reason, such as ModelError. Can be repeated.",
 )
-@namespace_option
-@context_option
-def retry_command(names: tuple[str, ...], reasons: tuple[str, ...], namespace: str | None, context: str | None) -> None:
+@takes_cluster_place("namespace", "context")
+def retry_command(names: tuple[str, ...], reasons: tuple[str, ...], place: ClusterPlace) -> None:
     """Run the failed episodes of EpisodeSets of a cluster again.
 
     Failed episodes do not count for the agent, such as those of ModelError and SandboxLost. They start again under the
@@ -290,7 +287,7 @@ def retry_command(names: tuple[str, ...], reasons: tuple[str, ...], namespace: s
         raise UsageFailure(f"{unknown[0]} is not a reason of failed episodes; one of {', '.join(sorted(failures))}")
 
     async def retry() -> None:
-        async with connect(context, namespace) as client:
+        async with connect(place) as client:
             for found in await find_all(client, names, kinds=("EpisodeSet",)):
                 assert isinstance(found, SetView)
                 label = f"episodeset/{found.metadata.name}"
@@ -312,11 +309,12 @@ def retry_command(names: tuple[str, ...], reasons: tuple[str, ...], namespace: s
     asyncio.run(retry())
 
 
-async def _submit(loaded: Sequence[Loaded], place: tuple[str | None, str | None], *, wait: bool, dry_run: bool) -> bool:
+async def _submit(loaded: Sequence[Loaded], place: ClusterPlace, *, wait: bool, dry_run: bool) -> bool:
     """Apply everything. With ``wait``, wait for the end and return True if no episode failed."""
-    async with connect(*place) as client:
+    async with connect(place) as client:
         manifests = [
-            manifest_of(item.resource, namespace_of(item, chosen=place[1], default=client.namespace)) for item in loaded
+            manifest_of(item.resource, namespace_of(item, chosen=place.namespace, default=client.namespace))
+            for item in loaded
         ]
         # Tasks are applied first, because Episodes refer to them.
         tasks = [each for each in manifests if each["kind"] == "DebugTask"]

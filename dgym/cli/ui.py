@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dgym.cli.cluster.results import open_cluster
-from dgym.cli.options import complete_directories, context_option, namespace_option, system_namespace_option
+from dgym.cli.options import ClusterPlace, complete_directories, takes_cluster_place
 from dgym.cli.output import echo
 from dgym.results import Library, open_library
 from dgym.ui import export, export_single, serve
@@ -29,18 +29,14 @@ from dgym.ui import export, export_single, serve
     metavar="EPISODE",
     help="Write EPISODE, by its name or its path in RESULTS, into one HTML file instead: here, or in DIR.",
 )
-@namespace_option
-@context_option
-@system_namespace_option
+@takes_cluster_place()
 def ui_command(
     results: str,
     cluster: bool,
     port: int,
     directory: str | None,
     episodes: tuple[str, ...],
-    namespace: str | None,
-    context: str | None,
-    system_namespace: str,
+    place: ClusterPlace,
 ) -> None:
     """Show runs and episodes in a web page.
 
@@ -53,7 +49,7 @@ def ui_command(
     """
     if cluster and results:
         raise click.UsageError("--cluster shows a cluster instead of RESULTS; give only one of them")
-    if not cluster and (namespace or context):
+    if not cluster and (place.namespace or place.context):
         raise click.UsageError("--namespace and --context require --cluster")
     if directory is not None and not episodes and "://" not in results:
         _refuse_inside(Path(directory), Path(results or "results"))
@@ -61,7 +57,7 @@ def ui_command(
     async def show() -> None:
         async with AsyncExitStack() as stack:
             if cluster:
-                library: Library = await stack.enter_async_context(open_cluster((context, namespace), system_namespace))
+                library: Library = await stack.enter_async_context(open_cluster(place))
             else:
                 library = open_library(results or "results")
             await _show(library, port, directory, episodes)

@@ -32,13 +32,7 @@ from dgym.benchmarks.datasets import HEALTHY, NOT_CHECKED, HealthRun, TaskHealth
 from dgym.cli.benchmark.choosing import Choice, Chosen, choose, takes_choice
 from dgym.cli.cluster.connection import EpisodeView, Meta, ObjectView, SetView, connect, selector_of_children
 from dgym.cli.cluster.results import open_results
-from dgym.cli.options import (
-    context_option,
-    namespace_option,
-    output_option,
-    system_namespace_option,
-    takes_opening,
-)
+from dgym.cli.options import ClusterPlace, output_option, takes_cluster_place, takes_opening
 from dgym.cli.output import FAILED, INTERRUPTED, add_row, echo, echo_json, in_one_line, show_table, table
 from dgym.cli.results import Fetched, fetch
 from dgym.cli.submit import apply_all, finished, manifest_of, with_repositories_inline
@@ -81,9 +75,7 @@ Runs = dict[tuple[str, str], list[HealthRun]]
     metavar="SECONDS",
     help="Time limit in the cluster until a sandbox is ready, including the pull of its image.",
 )
-@namespace_option
-@context_option
-@system_namespace_option
+@takes_cluster_place()
 @output_option
 def health_command(
     name: str,
@@ -93,9 +85,7 @@ def health_command(
     *,
     cluster: bool,
     start_timeout: int,
-    namespace: str | None,
-    context: str | None,
-    system_namespace: str,
+    place: ClusterPlace,
     **choice: Any,
 ) -> None:
     """Run the empty and the gold patch of each instance, and record which tasks are healthy, flaky or broken.
@@ -105,11 +95,11 @@ def health_command(
 
     Exit status: 0 all are healthy, 1 some are not, 2 usage or data, 130 Ctrl-C.
     """
-    if (context or namespace) and not cluster:
+    if (place.context or place.namespace) and not cluster:
         raise click.UsageError("--context and --namespace choose a cluster; give --cluster as well")
     chosen = choose(name, Choice(**choice, unhealthy=True))
     if cluster:
-        checks = _check_in_cluster(chosen, (context, namespace), system_namespace, repeat, start_timeout)
+        checks = _check_in_cluster(chosen, place, repeat, start_timeout)
     else:
         checks = _check_here(chosen, opening, repeat)
     try:
@@ -156,9 +146,7 @@ def _show(found: Sequence[TaskHealth]) -> None:
     show_table(drawn)
 
 
-async def _check_in_cluster(
-    chosen: Chosen, place: tuple[str | None, str | None], system_namespace: str, repeats: int, start_timeout: int
-) -> list[TaskHealth]:
+async def _check_in_cluster(chosen: Chosen, place: ClusterPlace, repeats: int, start_timeout: int) -> list[TaskHealth]:
     """Run the empty and the gold patch of each task ``repeats`` times, and write the condition ``Healthy``.
 
     The EpisodeSets are deleted afterwards, but the DebugTasks stay. After an interruption, the same call waits for the
@@ -170,8 +158,8 @@ async def _check_in_cluster(
     loaded = [Loaded(task, chosen.source.name, number) for number, task in enumerate(chosen.tasks, start=1)]
     tasks = [one.resource for one in with_repositories_inline(loaded)]
     sets = {kind: made for kind in _AGENTS if (made := _make_set(kind, chosen, repeats, start_timeout)) is not None}
-    async with connect(*place) as client:
-        async with open_results(client, system_namespace):
+    async with connect(place) as client:
+        async with open_results(client, place.system_namespace):
             pass
         await apply_all(client, [manifest_of(task, client.namespace) for task in tasks], to_stderr=True)
         await apply_all(client, [manifest_of(one, client.namespace) for one in sets.values()], to_stderr=True)
@@ -182,7 +170,7 @@ async def _check_in_cluster(
                 raise ManifestError(f"{key[1]}: deleted from namespace {key[0]} before it was finished")
         with tempfile.TemporaryDirectory() as directory:
             chosen_names = [f"episodeset/{name}" for name in names.values()]
-            fetched = await fetch(chosen_names, Path(directory), place=place, system_namespace=system_namespace)
+            fetched = await fetch(chosen_names, Path(directory), place)
         runs = await _runs(client, names, {one.episode: one for one in fetched})
         found = []
         for task, instance in zip(chosen.tasks, chosen.instances, strict=True):

@@ -15,6 +15,7 @@ import msgspec
 from rich.table import Table
 
 from dgym.api import GROUP, SET_LABEL, TREATMENTS, Treatment, label_value
+from dgym.cli.options import ClusterPlace
 from dgym.cli.output import UsageFailure, add_row, table
 from dgym.errors import DgymError, ManifestError, nearest
 from dgym.kube import (
@@ -295,19 +296,15 @@ _PREFIXES = {
 
 
 @contextlib.asynccontextmanager
-async def connect(context: str | None, namespace: str | None) -> AsyncIterator[Client]:
+async def connect(place: ClusterPlace) -> AsyncIterator[Client]:
     """Yield a client of the cluster. ``client.namespace`` is the namespace that the command works in.
-
-    Args:
-        context: The context of the kubeconfig. None is the current context.
-        namespace: The namespace. None is the namespace of the context.
 
     Raises:
         DgymError: The context does not exist, or the cluster cannot be reached or refuses a request of the block.
     """
-    access = await load_access(context=context)
-    if namespace:
-        access = msgspec.structs.replace(access, namespace=namespace)
+    access = await load_access(context=place.context)
+    if place.namespace:
+        access = msgspec.structs.replace(access, namespace=place.namespace)
     rng = Random()  # noqa: S311 - spreads retries, hides nothing
     client = Client(access, clock=SystemClock(), random=rng, qps=200, burst=1000, resend=False, user_agent="dgym")
     async with client:

@@ -23,6 +23,7 @@ from dgym.cli.cluster.connection import (
     SetView,
     connect,
 )
+from dgym.cli.options import ClusterPlace
 from dgym.decoding import DECODE_ERRORS
 from dgym.kube import (
     EPISODE_SETS,
@@ -415,19 +416,17 @@ def _progress(view: SetView) -> RunProgress:
 
 
 @contextlib.asynccontextmanager
-async def open_cluster(place: tuple[str | None, str | None], system_namespace: str) -> AsyncIterator[ClusterLibrary]:
+async def open_cluster(place: ClusterPlace) -> AsyncIterator[ClusterLibrary]:
     """Yield the episodes of a namespace. They include trajectories if the user may read results.
-
-    ``place`` is the context and the namespace, as in ``connect``.
 
     Raises:
         DgymError: The context does not exist, or the cluster cannot be reached or refuses a request.
     """
-    async with connect(*place) as client, contextlib.AsyncExitStack() as stack:
+    async with connect(place) as client, contextlib.AsyncExitStack() as stack:
         await client.list(EPISODES, decode=_StoredEpisode, namespace=client.namespace)
         reader, unreadable = None, ""
         try:
-            reader = await stack.enter_async_context(open_results(client, system_namespace))
+            reader = await stack.enter_async_context(open_results(client, place.system_namespace))
         except ClusterError as error:
             unreadable = f"Trajectories cannot be read: {error}"
         yield ClusterLibrary(client, f"namespace {client.namespace}", reader, unreadable)

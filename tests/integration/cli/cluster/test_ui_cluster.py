@@ -6,13 +6,14 @@ from aiohttp import CookieJar
 from aiohttp.test_utils import TestClient, TestServer
 
 from dgym.cli.cluster.results import open_cluster
+from dgym.cli.options import ClusterPlace
 from dgym.ui._server import PageAccess, make_app
 from tests.integration.cli.cluster.standin import RESOLVED, SYSTEM
 
 
 async def open_pages(stack):
     """A client of ``dgym ui --cluster``."""
-    library = await stack.enter_async_context(open_cluster((None, None), SYSTEM))
+    library = await stack.enter_async_context(open_cluster(ClusterPlace(system_namespace=SYSTEM)))
     access = PageAccess()
     server = TestServer(make_app(library, access))
     client = await stack.enter_async_context(TestClient(server, cookie_jar=CookieJar(unsafe=True)))
