@@ -490,11 +490,11 @@ class ProgressPrinter:
         self._done += 1
         self._active.discard(job.episode)
         self._waits.pop(job.episode, None)
-        kind = "resolved" if result.resolved else "unresolved" if result.reason.is_counted else "failed"
-        self._counts[kind] += 1
+        category = result.reason.category(resolved=result.resolved)
+        self._counts[category] += 1
         line = f"[{self._done}/{self._total}] {job.episode}: {result.reason} {result.score}/{result.max_score}"
         line += f", {result.steps} steps, {result.duration_seconds:.1f} s"
-        if kind == "failed":
+        if category == "failed":
             line += f": {in_one_line(result.message)}"
         self.print_line(line)
 
@@ -547,7 +547,7 @@ _STYLES = {EndReason.RESOLVED: "green", EndReason.CANCELLED: "dim"}
 
 def counts(results: Sequence[StoredResult | None]) -> dict[str, int]:
     """Return the number of results that are resolved, unresolved, failed or missing."""
-    tally = Counter(_class_of(result) for result in results)
+    tally = Counter(_category(result) for result in results)
     return {"total": len(results), **{name: tally[name] for name in ("resolved", "unresolved", "failed", "unfinished")}}
 
 
@@ -564,7 +564,7 @@ def print_table(jobs: Sequence[Job], results: Sequence[StoredResult | None], lef
     texts = ("Episode", "Task", "Agent", "Reason")
     drawn = table((*texts, *numbers), numbers=numbers, breaking=texts)
     pairs = list(zip(jobs, results, strict=True))
-    shown = pairs if len(pairs) <= ROWS else [pair for pair in pairs if _class_of(pair[1]) == "failed"][:ROWS]
+    shown = pairs if len(pairs) <= ROWS else [pair for pair in pairs if _category(pair[1]) == "failed"][:ROWS]
     for job, result in shown:
         add_row(drawn, _row(job, result), styled=texts.index("Reason"), style=_style(result))
     screen = console()
@@ -589,12 +589,8 @@ def summary_line(results: Sequence[StoredResult | None]) -> str:
     return f"{line}, {rest} without a result" if rest else line
 
 
-def _class_of(result: StoredResult | None) -> str:
-    if result is None:
-        return "unfinished"
-    if result.resolved:
-        return "resolved"
-    return "unresolved" if result.reason.is_counted else "failed"
+def _category(result: StoredResult | None) -> str:
+    return "unfinished" if result is None else result.reason.category(resolved=result.resolved)
 
 
 def _style(result: StoredResult | None) -> str:

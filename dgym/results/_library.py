@@ -100,16 +100,10 @@ class EpisodeEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """The category of the episode.
-
-        ``resolved``, ``unresolved`` (counted, but not resolved), ``failed``, ``running`` or
-        ``waiting``.
-        """
+        """The category of the outcome (``EndReason.category``), or ``running`` or ``waiting``."""
         if self.row is None:
             return "running" if self.state == RUNNING else "waiting"
-        if self.row.resolved:
-            return "resolved"
-        return "unresolved" if self.row.reason.is_counted else "failed"
+        return self.row.reason.category(resolved=self.row.resolved)
 
 
 def finished_entry(

@@ -8,7 +8,7 @@ of scoring.
 import hashlib
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 
@@ -70,6 +70,12 @@ class EndReason(StrEnum):
     def is_truncation(self) -> bool:
         """True for limits, the deadline, an idle driver and an agent that cannot continue (``truncated``)."""
         return self in _TRUNCATIONS
+
+    def category(self, *, resolved: bool) -> Literal["resolved", "unresolved", "failed"]:
+        """The category of an outcome with this reason. ``unresolved`` is counted, but not resolved."""
+        if resolved:
+            return "resolved"
+        return "unresolved" if self.is_counted else "failed"
 
 
 _TRUNCATIONS = frozenset(
