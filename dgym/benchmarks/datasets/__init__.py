@@ -32,7 +32,6 @@ from dgym.benchmarks.datasets._library import (
     read_health,
 )
 from dgym.benchmarks.datasets.swebench import (
-    command_between_markers,
     names_test_files,
     without_test_files,
     without_test_patch,
@@ -54,7 +53,6 @@ __all__ = [
     "adapter_names",
     "add_health",
     "assess_health",
-    "command_between_markers",
     "import_rows",
     "imported",
     "load_adapter",

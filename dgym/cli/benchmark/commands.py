@@ -21,7 +21,6 @@ from dgym.benchmarks.datasets import (
     Row,
     RowError,
     adapter_names,
-    command_between_markers,
     import_rows,
     imported,
     load_adapter,
@@ -258,7 +257,7 @@ def predictions_command(results: str, name: str | None) -> None:
         if row is None or not record.reason.is_counted:
             continue
         attempt = Attempt(Path(record.path))
-        named = _hidden_tests_named(attempt, row)
+        named = names_test_files(attempt.read_header().entrypoint, row.test_patch)
         prediction = {
             "instance_id": row.instance,
             "model_name_or_path": record.model or record.agent,
@@ -274,18 +273,6 @@ def predictions_command(results: str, name: str | None) -> None:
     if marked:
         what = "episodes had an entrypoint that named hidden tests; their lines have hidden_tests_named: true"
         echo(f"{marked} of {count} {what}", err=True)
-
-
-def _hidden_tests_named(attempt: Attempt, row: Row) -> bool:
-    """Return True if the entrypoint that the agent got names files of the test patch.
-
-    If the trajectory does not record an entrypoint, it was the command of the evaluation script.
-    """
-    if not row.test_patch:
-        return False
-    entrypoint = attempt.read_header().entrypoint
-    script = row.evaluation.script if row.evaluation else ""
-    return names_test_files(entrypoint or command_between_markers(script) or "", row.test_patch)
 
 
 def _rows(name: str | None) -> dict[str, Row]:

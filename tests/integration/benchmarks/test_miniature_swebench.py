@@ -53,11 +53,11 @@ def test_the_gold_patch_resolves_and_what_is_left_out_stays_known(mini):
     assert line["hidden_tests_named"] is False
     (trajectory,) = (root / "gold").rglob("trajectory.jsonl")
     header, steps = trajectory.read_text().split("\n", 1)
-    for change in ({"entrypoint": "pytest -rA tests/test_money.py"}, {"entrypoint": ""}):
-        trajectory.write_text(f"{json.dumps({**json.loads(header), **change})}\n{steps}")
-        marked = run("predictions", "gold")
-        assert json.loads(marked.stdout)["hidden_tests_named"] is True
-        assert "1 of 1 episodes had an entrypoint that named hidden tests" in marked.stderr
+    change = {"entrypoint": "pytest -rA tests/test_money.py"}
+    trajectory.write_text(f"{json.dumps({**json.loads(header), **change})}\n{steps}")
+    marked = run("predictions", "gold")
+    assert json.loads(marked.stdout)["hidden_tests_named"] is True
+    assert "1 of 1 episodes had an entrypoint that named hidden tests" in marked.stderr
     report = CliRunner().invoke(cli, ["report", str(root / "gold")])
     assert "mini-test: 1 task of the benchmark left out (1 Flaky)." in report.output
 

@@ -11,12 +11,12 @@ import pytest
 from dgym.api import load
 from dgym.benchmarks.datasets import (
     ImageNames,
-    command_between_markers,
     load_adapter,
     without_test_files,
     without_test_patch,
 )
 from dgym.benchmarks.datasets._library import TaskHealth, add_health, open_imported
+from dgym.benchmarks.datasets.swebench import command_between_markers
 from tests.support.miniature import write_rows
 
 SWEBENCH = load_adapter("swebench")
