@@ -20,6 +20,7 @@ from dgym.cli.manifests import load_bundle, read_manifests
 from dgym.cli.options import (
     Inputs,
     output_option,
+    repeat_option,
     takes_inputs,
     takes_opening,
 )
@@ -37,13 +38,8 @@ _LISTED = 20
 
 @click.command("check")
 @takes_inputs("manifests", "folders", "bundled", "entrypoint", "local_paths")
-@click.option(
-    "--repeat",
-    type=click.IntRange(1, 100),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="Number of runs without and with the solution. Tests whose outcome differs between equal runs are flaky.",
+@repeat_option(
+    "Number of runs without and with the solution. Tests whose outcome differs between equal runs are flaky."
 )
 @takes_opening()
 @click.option("--write", is_flag=True, help="Write failToPass and passToPass into the manifests.")

@@ -113,6 +113,12 @@ workers_option = click.option(
     help="Episodes that run at the same time. [default: number of CPUs]",
 )
 
+
+def repeat_option(text: str) -> Callable[[Any], Any]:
+    """Return the option ``--repeat`` with the help ``text``."""
+    return click.option("--repeat", type=click.IntRange(1, 100), default=2, show_default=True, metavar="N", help=text)
+
+
 _OPENING = {
     "sandbox": _sandbox,
     "engine": engine_option,

@@ -8,13 +8,14 @@ import hashlib
 import re
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hmac import compare_digest
 from itertools import combinations
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from dgym.errors import DgymError, ManifestError
 from dgym.results import FILES, EpisodeEntry, Library
@@ -211,7 +212,6 @@ def _find(library: Library, name: str) -> EpisodeEntry:
 
 
 _SHUTDOWN_SECONDS = 2.0
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -227,8 +227,8 @@ _TOKEN = "token"  # noqa: S105 - the parameter's name
 class PageAccess:
     """The token of one server, and the cookie that a browser gets for it."""
 
-    def __init__(self, token: str | None = None) -> None:
-        self.token = token or secrets.token_urlsafe(32)
+    def __init__(self) -> None:
+        self.token = secrets.token_urlsafe(32)
         self._cookie = secrets.token_urlsafe(32)
 
     def url(self, port: int) -> str:
@@ -353,9 +353,7 @@ class _Handlers:
         self._pages = Pages(library, _ServerLinks())
 
     @web.middleware
-    async def explain(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def explain(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Middleware that answers 503 with the error message if the results cannot be read."""
         try:
             await self._library.refresh()

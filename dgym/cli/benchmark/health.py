@@ -32,7 +32,7 @@ from dgym.benchmarks.datasets import HEALTHY, NOT_CHECKED, HealthRun, TaskHealth
 from dgym.cli.benchmark.choosing import Choice, Chosen, choose, takes_choice
 from dgym.cli.cluster.connection import EpisodeView, Meta, ObjectView, SetView, connect, selector_of_children
 from dgym.cli.cluster.results import open_results
-from dgym.cli.options import ClusterPlace, output_option, takes_cluster_place, takes_opening
+from dgym.cli.options import ClusterPlace, output_option, repeat_option, takes_cluster_place, takes_opening
 from dgym.cli.output import FAILED, INTERRUPTED, add_row, echo, echo_json, in_one_line, show_table, table
 from dgym.cli.results import Fetched, fetch
 from dgym.cli.submit import apply_all, finished, manifest_of, with_repositories_inline
@@ -57,14 +57,7 @@ Runs = dict[tuple[str, str], list[HealthRun]]
 @click.command("health")
 @click.argument("name")
 @takes_choice
-@click.option(
-    "--repeat",
-    type=click.IntRange(1, 100),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="Number of runs of each patch.",
-)
+@repeat_option("Number of runs of each patch.")
 @takes_opening("sandbox", "engine", "python")
 @click.option("--cluster", is_flag=True, help="Run in a cluster, and write the condition Healthy of DebugTasks.")
 @click.option(
@@ -224,14 +217,7 @@ def _run(child: _Child, fetched: Fetched | None) -> HealthRun:
         return HealthRun(reason=child.status.reason, message=child.message)
     if fetched is None or fetched.result is None:
         return HealthRun(reason="InternalError", message="its result is not in the results store")
-    stored = fetched.result
-    return HealthRun(
-        reason=stored.reason,
-        resolved=stored.resolved,
-        score=stored.score,
-        tests=stored.tests,
-        message=stored.message,
-    )
+    return msgspec.convert(fetched.result, HealthRun, from_attributes=True)
 
 
 class _TaskMeta(Meta, frozen=True, kw_only=True):

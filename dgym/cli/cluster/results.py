@@ -216,17 +216,14 @@ class _Credentials:
 async def _operator(client: Client, namespace: str) -> "_Pod":
     found = await client.list(PODS, namespace=namespace, decode=_Pod, label_selector=OPERATORS)
     if not found:
-        raise _not_installed("operator pods were not found", namespace)
+        raise ClusterError(
+            f"operator pods were not found in namespace {namespace}; --system-namespace names the namespace in which"
+            " dgym is installed"
+        )
     best = max(found, key=lambda pod: (pod.metadata.deletion_timestamp is None, pod.ready, pod.runs))
     if not best.runs:
         raise ClusterError(f"no operator pod runs in namespace {namespace}; see kubectl get pods -n {namespace}")
     return best
-
-
-def _not_installed(what: str, namespace: str) -> ClusterError:
-    return ClusterError(
-        f"{what} in namespace {namespace}; --system-namespace names the namespace in which dgym is installed"
-    )
 
 
 def _refusal(status: int, body: str, pod: str) -> ClusterError:
