@@ -268,8 +268,8 @@ def newest_attempts(directory: Path) -> list[Attempt]:
     """Return the attempt in ``directory``, or else the newest attempt with a trajectory of each episode below it."""
     if directory.name.isdecimal() and is_attempt(directory):
         return [Attempt(directory)]
-    folders = sorted(find_episodes(directory), key=lambda folder: folder.path)
-    found = ([each for each in folder.attempts() if each.trajectory.is_file()] for folder in folders)
+    episodes = sorted(find_episodes(directory), key=lambda attempts: attempts[0].path.parent)
+    found = ([each for each in attempts if each.trajectory.is_file()] for attempts in episodes)
     return [each[-1] for each in found if each]
 
 

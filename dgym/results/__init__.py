@@ -1,8 +1,8 @@
 """Results of episodes: trajectory, patch, result and log of each attempt, in a directory or a bucket.
 
 An agent pod and ``dgym run`` write the same files with a ``Record``. To read them, ``find_episodes`` lists the
-``EpisodeFolder`` objects of a directory. Each has an ``Attempt`` for every attempt, and ``read_trajectory`` reads the
-steps of an attempt. A ``Library`` is an index of a directory, a bucket or a cluster that is kept up to date.
+``Attempt`` objects of each episode of a directory, and ``read_trajectory`` reads the steps of an attempt. A
+``Library`` is an index of a directory, a bucket or a cluster that is kept up to date.
 """
 
 from pathlib import Path

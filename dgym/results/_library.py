@@ -401,13 +401,16 @@ def check_directory(directory: Path) -> None:
         raise ManifestError(f"{directory}: the directory does not exist; give one that dgym run writes its results to")
 
 
-def find_episodes(directory: Path) -> Iterator[EpisodeFolder]:
-    """All folders with attempts. ``directory`` may be any level of a results directory, also that of an attempt."""
+def find_episodes(directory: Path) -> Iterator[list[Attempt]]:
+    """The attempts at each episode, oldest first. There is at least one.
+
+    ``directory`` may be any level of a results directory, also that of an attempt.
+    """
     if is_attempt(directory):
-        yield EpisodeFolder(directory.resolve().parent)
+        yield EpisodeFolder(directory.resolve().parent).attempts()
         return
-    for place, _, _ in _Tree(str(directory)).folders():
-        yield EpisodeFolder(Path(place))
+    for place, _, numbers in _Tree(str(directory)).folders():
+        yield [Attempt(Path(place) / str(number)) for number in numbers]
 
 
 def is_attempt(directory: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dgym.errors import ManifestError
-from dgym.results._attempts import EpisodeFolder, LeftOut, TrajectoryHeader, read_left_out
+from dgym.results._attempts import Attempt, LeftOut, TrajectoryHeader, read_left_out
 from dgym.results._library import check_directory, find_episodes
 from dgym.results._rows import EpisodeRow, read_row
 
@@ -357,7 +357,7 @@ def read_run(directories: Sequence[Path], *, every_configuration: bool = False) 
     for directory in directories:
         check_directory(directory)
         left_out |= read_left_out(directory)
-        found = [_read_folder(folder) for folder in find_episodes(directory)]
+        found = [_read_attempts(attempts) for attempts in find_episodes(directory)]
         kept = [record for record in found if isinstance(record, EpisodeRow)]
         ended = {_same(record): record.start_time for record in sorted(kept, key=lambda each: each.start_time)}
         open_runs = [run for run in found if isinstance(run, _Unfinished)]
@@ -391,14 +391,13 @@ class _Unfinished(msgspec.Struct, frozen=True):
         return bool(found.start_time) and found.start_time < ended.get(same, "")
 
 
-def _read_folder(folder: EpisodeFolder) -> EpisodeRow | _Unfinished:
+def _read_attempts(attempts: Sequence[Attempt]) -> EpisodeRow | _Unfinished:
     """The row of the newest result of an episode, or ``_Unfinished`` without a result."""
-    attempts = folder.attempts()
     for attempt in reversed(attempts):
         result = attempt.load()
         if result is not None:
             return read_row(attempt, result)
-    return _Unfinished(str(folder.path), attempts[-1].read_header())
+    return _Unfinished(str(attempts[-1].path.parent), attempts[-1].read_header())
 
 
 def _same(record: EpisodeRow) -> _Same:
