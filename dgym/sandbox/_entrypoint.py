@@ -249,8 +249,6 @@ class EvaluationScript(msgspec.Struct, frozen=True, kw_only=True):
 class _WrapperOptions(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     entrypoint: str
-    select: tuple[str, ...]
-    collect_only: bool
     setup_only: bool
     workspace: str
     changed: tuple[str, ...] | None
@@ -267,12 +265,9 @@ async def run_entrypoint(
     entrypoint: str,
     *,
     timeout_seconds: float,
-    select: Sequence[str] = (),
-    collect_only: bool = False,
     setup_only: bool = False,
     changed: Collection[str] | None = None,
     evaluation: EvaluationScript | None = None,
-    environment: dict[str, str] | None = None,
     output_limit: int = OUTPUT_LIMIT_BYTES,
 ) -> EntrypointResult:
     """Run ``entrypoint`` in the workspace and read its report.
@@ -281,19 +276,14 @@ async def run_entrypoint(
         sandbox: Where to run.
         entrypoint: ``python -m pytest …``, ``pytest …``, ``python script.py``, ``python -m module`` or a shell line.
         timeout_seconds: Timeout of the whole run.
-        select: Arguments (paths, test ids) that are appended to the entrypoint if it is pytest.
-        collect_only: Only collect the tests (pytest only).
         setup_only: Run the setup and teardown of each test but not the test, to find the tests that are skipped.
         changed: Workspace paths whose code is not trusted. If it is not None, a test that must fail runs last.
         evaluation: Run this script instead of the entrypoint and parse its output.
-        environment: Environment variables in addition to those of the sandbox.
         output_limit: Most bytes of output to keep.
     """
     options = _WrapperOptions(
         token=secrets.token_hex(16),
         entrypoint=entrypoint,
-        select=tuple(select),
-        collect_only=collect_only,
         setup_only=setup_only,
         workspace=sandbox.workspace,
         changed=None if changed is None else tuple(sorted(changed)),
@@ -302,7 +292,6 @@ async def run_entrypoint(
     with span("run entrypoint"):
         run = await sandbox.run(
             _START_WRAPPER,
-            environment=environment,
             stdin=msgspec.json.encode(options),
             timeout_seconds=timeout_seconds,
             output_limit=output_limit,

@@ -38,12 +38,8 @@ def _run_pytest(settings, write):
 
 
 def _pytest_arguments(settings):
-    extra = []
-    if settings["collect_only"]:
-        extra.append("--collect-only")
-    if settings["setup_only"]:
-        extra += ["--setup-only", "--continue-on-collection-errors"]
-    return list(settings["launch"]["argv"]) + extra + list(settings["select"])
+    extra = ["--setup-only", "--continue-on-collection-errors"] if settings["setup_only"] else []
+    return list(settings["launch"]["argv"]) + extra
 
 
 def _import_pytest(launch):

@@ -24,14 +24,15 @@ DEADLINE = 90.0
 class PlainProcess:
     """The part of a sandbox that ``run_entrypoint`` uses, without a runner. It is fast and supports any interpreter."""
 
-    def __init__(self, workspace, python):
+    def __init__(self, workspace, python, environment):
         self.workspace = str(workspace)
         self._python = python
+        self._environment = environment
 
-    async def run(self, command, *, environment=None, stdin=b"", timeout_seconds, output_limit, report):
-        return await asyncio.to_thread(self._run, command, environment or {}, stdin)
+    async def run(self, command, *, stdin, timeout_seconds, output_limit, report):
+        return await asyncio.to_thread(self._run, command, stdin)
 
-    def _run(self, command, environment, stdin):
+    def _run(self, command, stdin):
         reading, writing = os.pipe()
         pieces = []
         reader = threading.Thread(target=_drain, args=(reading, pieces))
@@ -52,7 +53,7 @@ class PlainProcess:
                     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
                     "DGYM_RUNNER": str(RUNNER),
                     "DGYM_REPORT_FD": str(writing),
-                    **environment,
+                    **self._environment,
                 },
                 pass_fds=[writing],
                 timeout=DEADLINE,
@@ -83,14 +84,14 @@ def write_files(directory, files):
 def run_plain(tmp_path):
     """Run an entrypoint in a workspace with these files, under a bare interpreter or ``python``, without a sandbox."""
 
-    async def run(files, entrypoint="python -m pytest -q", *, python=None, fill=None, **options):
+    async def run(files, entrypoint="python -m pytest -q", *, python=None, fill=None, environment=None, **options):
         workspace = tmp_path / "workspace"
         shutil.rmtree(workspace, ignore_errors=True)
         workspace.mkdir()
         write_files(workspace, files)
         if fill is not None:
             fill(workspace)
-        process = PlainProcess(workspace, python or bare_python())
+        process = PlainProcess(workspace, python or bare_python(), environment or {})
         return await run_entrypoint(process, entrypoint, timeout_seconds=DEADLINE, **options)
 
     return run

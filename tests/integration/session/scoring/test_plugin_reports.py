@@ -112,7 +112,8 @@ async def test_without_untrusted_files_there_is_no_canary(run_plain):
 
 
 async def test_collecting_only_runs_nothing(run_plain, python):
-    result = await run_plain({"test_all.py": SUITE}, python=python, collect_only=True, changed=["x.py"])
+    entrypoint = "python -m pytest -q --collect-only"
+    result = await run_plain({"test_all.py": SUITE}, entrypoint, python=python, changed=["x.py"])
     assert len(result.report.collected) == len(OUTCOMES)
     assert result.report.outcomes == {}
     assert result.report.canary is None
@@ -133,8 +134,8 @@ async def test_files_that_cannot_be_collected_are_reported(run_plain, python):
     assert result.run.exit_status != 0
 
 
-async def test_select_adds_to_pytest(run_plain):
-    result = await run_plain({"test_all.py": SUITE}, select=["test_all.py::test_pass"])
+async def test_a_test_id_of_the_entrypoint_selects_one_test(run_plain):
+    result = await run_plain({"test_all.py": SUITE}, "python -m pytest -q test_all.py::test_pass")
     assert result.report.outcomes == {"test_all.py::test_pass": "passed"}
 
 
