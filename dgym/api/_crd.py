@@ -125,10 +125,7 @@ def immutable(names: Iterable[str], *, optional: Iterable[str], remedy: str) -> 
     )
 
 
-def _one_way(name: str) -> tuple[Rule, ...]:
-    return (Rule("self || !oldSelf", f"{name} cannot be undone; it stays true"),)
-
-
+_CANCEL = (Rule("self || !oldSelf", "cancel cannot be undone; it stays true"),)
 _PATH = (
     Rule(
         "!('/' + self.path + '/').matches('/[.]{0,2}/')",
@@ -230,8 +227,8 @@ RULES: dict[type | tuple[type, str], tuple[Rule, ...]] = {
     ),
     SandboxPoolSpec: _IDLE_RULES,
     SetPool: _IDLE_RULES,
-    (EpisodeSpec, "cancel"): _one_way("cancel"),
-    (EpisodeSetSpec, "cancel"): _one_way("cancel"),
+    (EpisodeSpec, "cancel"): _CANCEL,
+    (EpisodeSetSpec, "cancel"): _CANCEL,
 }
 """Rules of a struct, or of one field of a struct, that apply wherever the struct is used."""
 

@@ -360,9 +360,9 @@ def _resolve(value: Any, variables: Mapping[str, str], missing: list[str]) -> An
     return _FromEnvironment(resolved) if _REFERENCE.search(value) else resolved
 
 
-def hub_token(environment: Mapping[str, str] | None = None) -> Secret | None:
+def hub_token() -> Secret | None:
     """Return the Hugging Face token in ``HF_TOKEN``, for tokenizers that are not public."""
-    found = (os.environ if environment is None else environment).get("HF_TOKEN")
+    found = os.environ.get("HF_TOKEN")
     return Secret(found) if found else None
 
 

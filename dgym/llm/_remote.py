@@ -79,7 +79,6 @@ class RemoteModel:
         connect: Callable[[str], "OpenAIConnection"],
         *,
         counter: TokenCounter | None = None,
-        limits: ModelLimits | None = None,
         retrying: Retrying | None = None,
         noticed_seconds: float = NOTICED_SECONDS,
     ) -> None:
@@ -91,7 +90,7 @@ class RemoteModel:
         self._connections: dict[str, OpenAIConnection] = {}
         self._endpoints = Endpoints(settings.urls)
         self._counter = counter or TokenCounter()
-        self._limits = limits or limits_of(settings)
+        self._limits = limits_of(settings)
         self._retrying = retrying or Retrying(max_tries=settings.max_tries, treatments=treatments_of(settings))
         self._noticed_seconds = noticed_seconds
         self._learned_limit: int | None = None

@@ -121,11 +121,11 @@ def open_regular(path, limit):
     return descriptor, status.st_size
 
 
-def read_chunks(descriptor, limit, size=64 * 1024):
+def read_chunks(descriptor, limit):
     """Yields the bytes of a file, at most ``limit`` even if the file grows meanwhile. Closes the descriptor."""
     try:
         while limit > 0:
-            data = os.read(descriptor, min(size, limit))
+            data = os.read(descriptor, min(64 * 1024, limit))
             if not data:
                 return
             limit -= len(data)

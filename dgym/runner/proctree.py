@@ -142,16 +142,16 @@ def send_group(group, number):
     return True
 
 
-def kill_all_of(find, seconds=10):
+def kill_all_of(find):
     """Kill the processes that ``find()`` returns, until it returns none.
 
     All processes are stopped before they are killed. Otherwise a fork bomb could start processes faster than they are
     killed.
 
     Returns:
-        False if processes are left after ``seconds``.
+        False if processes are left after 10 seconds.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         stopped = set()
         while time.monotonic() < deadline:

@@ -19,7 +19,7 @@ START_VARIABLE = "DGYM_DEBUG_START"
 HOOK = "hook"
 PROGRAMS = "bin"
 CLAIM = "claimed"
-SOCKET = "socket"
+_SOCKET = "socket"
 TRACES = "traces"
 _RUNNER = os.path.dirname(os.path.abspath(__file__))
 _HOOK_FILE = "sitecustomize.py"
@@ -142,14 +142,11 @@ def cleaned(environment, session):
     return environment
 
 
-def at_directory(directory, operation, name):
-    """Call ``operation`` with a short path of ``name`` in the directory.
-
-    The path of a Unix socket may have at most 107 bytes.
-    """
-    descriptor = os.open(directory, os.O_RDONLY)
+def at_socket(session, operation):
+    """Call ``operation`` with a short path of the session's socket, because it may have at most 107 bytes."""
+    descriptor = os.open(session, os.O_RDONLY)
     try:
-        return operation("/proc/self/fd/%d/%s" % (descriptor, name))
+        return operation("/proc/self/fd/%d/%s" % (descriptor, _SOCKET))
     finally:
         os.close(descriptor)
 

@@ -194,9 +194,9 @@ class Channel:
             await self._send_and_drain({"id": call.number, "op": "body", "more": True}, chunk)
         await self._send_and_drain({"id": call.number, "op": "body", "more": False})
 
-    def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+    def _send(self, header: dict[str, Any]) -> None:
         if self._lost is None:
-            self._writer.write(encode_frame(header, payload))
+            self._writer.write(encode_frame(header))
 
     async def _send_and_drain(self, header: dict[str, Any], payload: bytes = b"") -> None:
         try:

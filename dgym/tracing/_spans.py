@@ -137,10 +137,10 @@ NO_SPAN: NoSpan = nullcontext()
 """A context manager that does not record a span."""
 
 
-def span(name: str, *, kind: Kind = "internal") -> OpenSpan | NoSpan:
+def span(name: str) -> OpenSpan | NoSpan:
     """Return a context manager for a child of the current span. Its value is None outside a sampled trace."""
     here = _current.get()
-    return NO_SPAN if here is None else OpenSpan(*here, name, kind)
+    return NO_SPAN if here is None else OpenSpan(*here, name, "internal")
 
 
 def genai_span(operation: str, subject: str, *, kind: Kind = "internal") -> OpenSpan | NoSpan:

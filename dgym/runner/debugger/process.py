@@ -22,7 +22,7 @@ from ..execution import shell_argv
 from ..files import remove
 from ..launch import refusal
 from ..processes import start_thread
-from ..shims import SOCKET, TRACES, at_directory, driven, hook_session, passed_programs
+from ..shims import TRACES, at_socket, driven, hook_session, passed_programs
 from .takeover import ShellLaunch
 from .wire import Decoder, checked, encode
 
@@ -177,12 +177,10 @@ class Program(object):
         self.written.write(data)
         return bool(data)
 
-    def _drain(self, bound=4 * _PIPE_SIZE):
-        """Read the output that the program wrote before its message.
-
-        At most ``bound`` bytes are read, because the program's threads may write continuously.
-        """
-        while bound > 0:
+    def _drain(self):
+        """Read the output that the program wrote before its message."""
+        left = 4 * _PIPE_SIZE  # the program's threads may write continuously
+        while left > 0:
             try:
                 data = os.read(self._output, _READ)
             except BlockingIOError:
@@ -190,7 +188,7 @@ class Program(object):
             if not data:
                 return
             self.written.write(data)
-            bound -= len(data)
+            left -= len(data)
 
     def _read_channel(self):
         """Read from the channel. Returns the program's next message, or None if it is not complete."""
@@ -343,7 +341,7 @@ class ShellStart(object):
         self.channel = None
         self.listener = socket.socket(socket.AF_UNIX)
         os.mkdir(self._directory, 0o700)
-        at_directory(self._directory, self.listener.bind, SOCKET)
+        at_socket(self._directory, self.listener.bind)
         self.listener.listen(1)
         self.listener.setblocking(False)
         traces = os.path.join(self._directory, TRACES)

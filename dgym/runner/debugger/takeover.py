@@ -9,7 +9,7 @@ import re
 import socket
 
 from ..launch import Launch, LaunchRefused, parse_entrypoint
-from ..shims import CLAIM, SOCKET, TRACES, at_directory, cleaned, driven, record_passed
+from ..shims import CLAIM, TRACES, at_socket, cleaned, driven, record_passed
 from .wire import encode
 
 # tox starts programs with a new environment. These variables make tox 3 and tox 4 pass PYTHONPATH on.
@@ -137,7 +137,7 @@ def _claim(session):
 
 def _become_driver(session, launch, environment):
     channel = socket.socket(socket.AF_UNIX)
-    at_directory(session, channel.connect, SOCKET)
+    at_socket(session, channel.connect)
     channel.sendall(encode(dict(launch.fields(), type="hello")))
     traces = os.open(os.path.join(session, TRACES), os.O_WRONLY)
     descriptors = (channel.detach(), traces)

@@ -288,16 +288,12 @@ class SourceCache:
         limit_bytes: Maximum size of all tars. The least recently used tars are removed first. A tar in use is kept.
             Packing needs additional space.
         hosts: Hosts from which archives and git repositories may be fetched.
-        timeout_seconds: Maximum duration of obtaining one source.
     """
 
-    def __init__(
-        self, directory: Path, *, limit_bytes: int, hosts: SourceHosts, timeout_seconds: float = _TIMEOUT_SECONDS
-    ) -> None:
+    def __init__(self, directory: Path, *, limit_bytes: int, hosts: SourceHosts) -> None:
         self._directory = directory
         self._limit_bytes = limit_bytes
         self._hosts = hosts
-        self._timeout_seconds = timeout_seconds
         self._packing = asyncio.Semaphore(_AT_ONCE)
         self._entries: dict[bytes, _CacheEntry] = {}
         self._used: Counter[Path] = Counter()
@@ -336,7 +332,7 @@ class SourceCache:
     async def _pack(self, source: SourceSpec, namespace: str) -> Path:
         """Pack ``source`` and mark its tar as used."""
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
                 for _ in range(_TRIES):
                     path = await pack_source(
                         source,
@@ -349,7 +345,7 @@ class SourceCache:
                         return path
         except TimeoutError:
             raise SourceFailed(
-                f"source: the repository could not be obtained within {self._timeout_seconds:.0f} s"
+                f"source: the repository could not be obtained within {_TIMEOUT_SECONDS:.0f} s"
             ) from None
         raise SourceFailed("source: the cache is too small for the sources in use at the same time")
 

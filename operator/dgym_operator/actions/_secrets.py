@@ -48,7 +48,7 @@ async def ensure_secrets(
     """
     namespace = settings.namespace
     data = await _ensure(client, writes, KEY_SECRET, namespace, lambda: key_data(random_bytes(KEY_BYTES)))
-    key = decode_key(KEY_SECRET, data)
+    key = decode_key(data)
     for name, made in _derived(settings, key):
         found = await _ensure(client, writes, name, namespace, partial(dict, made))
         expected = secret_manifest(name, namespace, made)["data"]
@@ -66,7 +66,7 @@ async def read_key(client: Client, settings: Settings) -> bytes:
         ApiError: The Secret does not exist, or the API server refused the request.
     """
     found = await client.get(SECRETS, KEY_SECRET, decode=SecretData, namespace=settings.namespace)
-    return decode_key(KEY_SECRET, found.data)
+    return decode_key(found.data)
 
 
 def _derived(settings: Settings, key: bytes) -> Iterator[tuple[str, dict[str, bytes]]]:
@@ -150,7 +150,7 @@ def secret_manifest(name: str, namespace: str, data: Mapping[str, bytes]) -> dic
     }
 
 
-def decode_key(name: str, data: Mapping[str, str]) -> bytes:
+def decode_key(data: Mapping[str, str]) -> bytes:
     """Return the key in a Secret's data.
 
     Raises:
@@ -161,5 +161,5 @@ def decode_key(name: str, data: Mapping[str, str]) -> bytes:
     except (binascii.Error, ValueError):
         key = b""
     if len(key) < _LEAST_KEY_BYTES:
-        raise KeyUnusable(f"Secret {name} must have at least {_LEAST_KEY_BYTES} bytes in its field 'key'")
+        raise KeyUnusable(f"Secret {KEY_SECRET} must have at least {_LEAST_KEY_BYTES} bytes in its field 'key'")
     return key

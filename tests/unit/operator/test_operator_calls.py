@@ -342,10 +342,10 @@ def test_secrets_hold_what_agents_and_readers_need():
     assert not {*agent_pod_keys_data(KEY).values()} & {*agent_pod_keys_data(KEY, "research").values()}
     assert make_results_token(KEY, "research") != make_results_token(KEY)
     manifest = secret_manifest("dgym-key", "dgym", {"key": KEY})
-    assert decode_key("dgym-key", manifest["data"]) == KEY
+    assert decode_key(manifest["data"]) == KEY
 
 
 @pytest.mark.parametrize("data", [{}, {"key": ""}, {"key": "c2hvcnQ="}, {"key": "not base64"}])
 def test_a_key_that_is_none_is_refused(data):
     with pytest.raises(KeyUnusable, match="dgym-key"):
-        decode_key("dgym-key", data)
+        decode_key(data)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from dgym.api import ConditionType, EndCause, EpisodeStatus, ProgressReason
+from dgym.api import ConditionType, EndCause, ProgressReason
 from dgym.wire import read_cost, write_cost
 from dgym_operator.controllers._conditions import is_outdated, is_true, set_condition
 from dgym_operator.controllers._inputs import EpisodeInput, attempt_of
@@ -154,9 +154,6 @@ def _user_request(view: EpisodeInput, now: datetime) -> Plan | None:
     if suspended and not spec.suspend:
         conditions = set_condition(status.conditions, ConditionType.SUSPENDED, "False", reason="Resumed", at=now)
         resumed = view.status_with(conditions=conditions, reason=ProgressReason.PENDING, message="")
-        return _write(resumed, "Resumed", "a new sandbox is created")
+        event = Emit(type="Normal", reason="Resumed", message="a new sandbox is created")
+        return Plan(actions=(PatchStatus(status=resumed), event))
     return None
-
-
-def _write(status: EpisodeStatus, reason: str, message: str) -> Plan:
-    return Plan(actions=(PatchStatus(status=status), Emit(type="Normal", reason=reason, message=message)))
