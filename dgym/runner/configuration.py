@@ -11,7 +11,7 @@ import sys
 from .connection import RequestError
 
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-RUNNER_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
+_RUNNER_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 _NEVER_INHERITED = ("PYTEST_", "DGYM_", "PYTHON", "COVERAGE_", "COV_CORE_", "LD_PRELOAD")
 _NOT_OF_ACTIVATE = ("_", "SHLVL", "PWD", "OLDPWD", "DGYM_TAG", "DGYM_REPORT_FD")
 _ACTIVATE_TIMEOUT = 300
@@ -73,7 +73,7 @@ def base_environment(scratch, python, inherit, extra):
         PYTHONHASHSEED="0",
         # Python may run stale bytecode after an edit that keeps the size, within the same second.
         PYTHONDONTWRITEBYTECODE="1",
-        DGYM_RUNNER=RUNNER_DIRECTORY,
+        DGYM_RUNNER=_RUNNER_DIRECTORY,
     )
     home = environment.get("HOME", "")
     if not (home and os.access(home, os.W_OK)):

@@ -3,7 +3,6 @@
 import errno
 import os
 import queue
-import sys
 import threading
 import traceback
 
@@ -16,7 +15,6 @@ from . import trees
 from .connection import FrameError, Invalid, Request, RequestError
 from .descriptors import spool
 
-VERSION = 1
 _ACTIVATE_OUTPUT = 16 * 1024
 MAX_PENDING = 64
 _MAX_WORKERS = 40
@@ -195,18 +193,7 @@ class Operations(object):
         self._changed = trees.ChangedPaths(workspace)
         if activate:
             config.environment = configuration.activated_environment(activate, self._run_with_report)
-        request.answer(
-            {
-                "version": VERSION,
-                "python": "%d.%d.%d" % sys.version_info[:3],
-                "pid": os.getpid(),
-                "token": self._table.token,
-                "workspace": workspace,
-                "runner_directory": configuration.RUNNER_DIRECTORY,
-                "scratch": scratch,
-                "environment": {files.printable(k): files.printable(v) for k, v in config.environment.items()},
-            }
-        )
+        request.answer({"pid": os.getpid(), "workspace": workspace, "scratch": scratch})
 
     def _run_with_report(self, line, timeout):
         environment = self._configuration.environment

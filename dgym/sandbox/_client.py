@@ -45,21 +45,11 @@ _MANIFEST_LINE = msgspec.json.Decoder(tuple[str, ManifestEntry | None])
 
 
 class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A runner's answer to ``configure``.
+    """A runner's answer to ``configure``."""
 
-    Attributes:
-        token: Prefix of ``DGYM_TAG`` in the environment of all processes that the runner starts.
-        environment: Environment variables of commands, after ``activate``.
-    """
-
-    version: int
-    python: str
     pid: int
-    token: str
     workspace: str
-    runner_directory: str
     scratch: str
-    environment: dict[str, str]
 
 
 class ClearedIpc(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,16 +36,7 @@ _DEBUG = {
     "breakpoints": [_POINT],
     "notices": ["n"],
 }
-_RUNNER = {
-    "version": 1,
-    "python": "3.11",
-    "pid": 2,
-    "token": "t",
-    "workspace": "/w",
-    "runner_directory": "/r",
-    "scratch": "/s",
-    "environment": {"PATH": "/bin"},
-}
+_RUNNER = {"pid": 2, "workspace": "/w", "scratch": "/s"}
 _ERRORS = [
     {"type": "os", "errno": 2, "message": "", "path": "a"},
     {"type": "tree", "message": "m"},
