@@ -1,15 +1,19 @@
-"""Names that a package imports when they are first used, so that the import of the package is fast.
-
-Type checkers use the package's imports under ``TYPE_CHECKING`` instead.
-"""
+"""Names and plug-ins that are imported when they are first used, so that the import of a package is fast."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 def lazy_names(package: str, modules: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of ``package``. ``modules`` has the names to import from each module."""
+    """Return the ``__getattr__`` of ``package``. ``modules`` has the names to import from each module.
+
+    Type checkers use the package's imports under ``TYPE_CHECKING`` instead.
+    """
     homes = {name: module for module, names in modules.items() for name in names}
 
     def import_name(name: str) -> Any:
@@ -22,3 +26,11 @@ def lazy_names(package: str, modules: Mapping[str, Iterable[str]]) -> Callable[[
         return value
 
     return import_name
+
+
+@cache
+def installed(group: str) -> "dict[str, EntryPoint]":
+    """Return the installed plug-ins of an entry point group by name."""
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group=group)}

@@ -7,14 +7,13 @@ the same class runs on a laptop and in an agent pod.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dgym.agents._chat import Chat
 from dgym.api import STANDARD_TOOLS, ToolSpec
 from dgym.errors import ManifestError, PluginError, nearest
+from dgym.lazy import installed
 from dgym.llm import Reply
 from dgym.wire import EndReason, Observation, Step
 from dgym.wire.episode import Action
@@ -168,7 +167,7 @@ _GROUP = "dgym.agents"
 
 def agent_names() -> list[str]:
     """Return the names of all installed agents, sorted."""
-    return sorted(_installed())
+    return sorted(installed(_GROUP))
 
 
 def load_agent(name: str) -> type[BaseAgent]:
@@ -180,7 +179,7 @@ def load_agent(name: str) -> type[BaseAgent]:
     """
     from dgym.tools import import_dotted
 
-    target = name if ":" in name else _entry_point(name).value
+    target = name if ":" in name else _installed_path(name)
     try:
         found = import_dotted(target)
     except Exception as error:
@@ -188,15 +187,10 @@ def load_agent(name: str) -> type[BaseAgent]:
     return _checked(name, found)
 
 
-@cache
-def _installed() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=_GROUP)}
-
-
-def _entry_point(name: str) -> EntryPoint:
-    found = _installed()
+def _installed_path(name: str) -> str:
+    found = installed(_GROUP)
     if name in found:
-        return found[name]
+        return found[name].value
     guess = nearest(name, found)
     hint = f"; did you mean {guess!r}?" if guess else ""
     known = ", ".join(sorted(found)) or "none"

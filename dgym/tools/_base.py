@@ -7,8 +7,7 @@ import importlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
-from importlib.metadata import EntryPoint, entry_points
+from functools import cached_property
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -17,6 +16,7 @@ import msgspec
 
 from dgym.decoding import DECODE_ERRORS
 from dgym.errors import ManifestError, PluginError
+from dgym.lazy import installed
 from dgym.tools._context import ToolContext, ToolError, ToolResult, did_you_mean, split_words
 from dgym.tools._schema import Signature, describe_signature, read_signature
 from dgym.wire import ToolCall
@@ -199,7 +199,7 @@ class NamedTool(Protocol):
 
 def available_tools() -> tuple[str, ...]:
     """Return the names of all installed tools, sorted."""
-    return tuple(sorted(_installed()))
+    return tuple(sorted(installed(GROUP)))
 
 
 def load_tools(specs: Sequence["str | NamedTool | type[Tool] | Tool"]) -> list[Tool]:
@@ -248,13 +248,8 @@ def _load(spec: "str | NamedTool | type[Tool] | Tool") -> Tool:
     return load_tool(spec.name, spec.options)
 
 
-@cache
-def _installed() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
-
-
 def _find(name: str) -> object:
-    entry = _installed().get(name)
+    entry = installed(GROUP).get(name)
     try:
         if entry is not None:
             return entry.load()
@@ -263,7 +258,7 @@ def _find(name: str) -> object:
     except Exception as error:
         raise PluginError(f"Tool `{name}` cannot be loaded: {type(error).__name__}: {error}") from error
     raise PluginError(
-        f"Unknown tool `{name}`.{did_you_mean(name, _installed())} Installed: {', '.join(available_tools())}; "
+        f"Unknown tool `{name}`.{did_you_mean(name, installed(GROUP))} Installed: {', '.join(available_tools())}; "
         "or give a dotted path `package.module:Class`."
     )
 

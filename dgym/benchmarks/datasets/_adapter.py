@@ -13,8 +13,6 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,6 +40,7 @@ from dgym.api import (
     check_rules,
 )
 from dgym.errors import DgymError, ManifestError, PluginError, nearest, render_path
+from dgym.lazy import installed
 from dgym.untrusted import read_regular
 
 GROUP = "dgym.benchmarks"
@@ -199,14 +198,9 @@ class Adapter:
         raise NotImplementedError
 
 
-@cache
-def _installed() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
-
-
 def adapter_names() -> list[str]:
     """The names of the installed adapters, sorted."""
-    return sorted(_installed())
+    return sorted(installed(GROUP))
 
 
 def load_adapter(name: str) -> Adapter:
@@ -216,9 +210,9 @@ def load_adapter(name: str) -> Adapter:
         ManifestError: The adapter is not installed.
         PluginError: The adapter cannot be loaded.
     """
-    entry = _installed().get(name)
+    entry = installed(GROUP).get(name)
     if entry is None:
-        guess = nearest(name, _installed())
+        guess = nearest(name, installed(GROUP))
         hint = f"did you mean {guess!r}?" if guess else f"there are: {', '.join(adapter_names())}"
         raise ManifestError(f"no adapter of benchmarks is named {name!r}; {hint}")
     try:
