@@ -4,11 +4,11 @@ Every field is the variable ``DGYM_OPERATOR_<NAME>``. Its description contains t
 ``dgym-operator settings`` and the settings page of the site print the fields.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from dgym.logs import JsonFormatter, TextFormatter, log_to_stderr
@@ -31,7 +31,16 @@ KEY_SECRET = "dgym-key"  # noqa: S105 - a name
 AGENT_POD_KEYS_SECRET = "dgym-agent-keys"  # noqa: S105 - a name
 """The Secret with which agent pods authenticate the operator. A prefix of its name if there are pools."""
 
-Names = Annotated[tuple[str, ...], NoDecode]
+
+def _decoded(decode: Callable[[str], Any]) -> BeforeValidator:
+    return BeforeValidator(lambda value: decode(value) if isinstance(value, str) else value)
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part for part in (part.strip() for part in text.split(",")) if part)
+
+
+Names = Annotated[tuple[str, ...], NoDecode, _decoded(_split)]
 
 
 class Settings(BaseSettings):
@@ -78,7 +87,7 @@ class Settings(BaseSettings):
         default="app.kubernetes.io/name=dgym,app.kubernetes.io/component=agent",
         description="Labels of agent pods, in the operator's own namespace.",
     )
-    agent_pools: Annotated[AgentPodPools, NoDecode] = Field(
+    agent_pools: Annotated[AgentPodPools, NoDecode, _decoded(decode_pools)] = Field(
         default=AgentPodPools(),
         description="Pools of agent pods, and the namespaces that only this pool serves, as JSON: "
         '`[{"name": "research", "namespaces": ["research"]}]`. The chart\'s value `agents.pools`. Empty: all agent '
@@ -103,12 +112,12 @@ class Settings(BaseSettings):
         description="Number of images that may be pulled at the same time in the whole cluster. Sandboxes of further "
         "images that are not known to be on a node wait. `null`: no limit.",
     )
-    image_mirrors: Annotated[Mapping[str, str], NoDecode] = Field(
+    image_mirrors: Annotated[Mapping[str, str], NoDecode, _decoded(decode_mirrors)] = Field(
         default={},
         description="Mirrors of registries, with or without a path, from which the images of tasks are pulled instead, "
         'as JSON: `{"docker.io": "mirror.example/docker"}`. The chart\'s value `sandboxes.imageMirrors`.',
     )
-    default_resources: Annotated[DefaultResources, NoDecode] = Field(
+    default_resources: Annotated[DefaultResources, NoDecode, _decoded(decode_resources)] = Field(
         default=DefaultResources(),
         description="Resources of `sandbox`, `verifier` and `sidecar` if neither the task nor the Episode sets "
         "resources, as JSON. The chart's value `sandboxes.resources`.",
@@ -123,7 +132,7 @@ class Settings(BaseSettings):
         description="Comma-separated keys of annotations that pods inherit from their Episode, and so from its set. "
         "The chart's value `sandboxes.inherit.annotations`.",
     )
-    namespace_policies: Annotated[NamespacePolicies, NoDecode] = Field(
+    namespace_policies: Annotated[NamespacePolicies, NoDecode, _decoded(decode_policies)] = Field(
         default=NamespacePolicies(),
         description="What each namespace may use, as JSON: `weight`, `maxActive`, `allowed` and `limits`, in "
         "`defaults` and for single namespaces in `overrides`. The chart's value `namespaces`.",
@@ -148,35 +157,6 @@ class Settings(BaseSettings):
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Lowest level to log.")
     log_format: Literal["json", "text"] = Field(default="json", description="`json`, or `text` for terminals.")
-
-    @field_validator(
-        "watch_namespaces", "image_pull_secrets", "inherited_labels", "inherited_annotations", mode="before"
-    )
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(part for part in (part.strip() for part in value.split(",")) if part)
-        return value
-
-    @field_validator("namespace_policies", mode="before")
-    @classmethod
-    def _decode_policies(cls, value: Any) -> Any:
-        return decode_policies(value) if isinstance(value, str) else value
-
-    @field_validator("default_resources", mode="before")
-    @classmethod
-    def _decode_resources(cls, value: Any) -> Any:
-        return decode_resources(value) if isinstance(value, str) else value
-
-    @field_validator("agent_pools", mode="before")
-    @classmethod
-    def _decode_pools(cls, value: Any) -> Any:
-        return decode_pools(value) if isinstance(value, str) else value
-
-    @field_validator("image_mirrors", mode="before")
-    @classmethod
-    def _decode_mirrors(cls, value: Any) -> Any:
-        return decode_mirrors(value) if isinstance(value, str) else value
 
     @field_validator("max_concurrent_pulls", mode="before")
     @classmethod
