@@ -96,28 +96,12 @@ class ApiReader:
         task = self._tasks.get(metadata.uid) if spec.task is not None else None
         if spec.task is not None and task is None:
             return None
+        shared = {name: getattr(spec, name) for name in EpisodeSpec.__struct_fields__ if name not in ("task", "tools")}
         full = Episode(
             metadata=ObjectMeta(
                 name=metadata.name, namespace=metadata.namespace, uid=metadata.uid, labels=metadata.labels
             ),
-            spec=EpisodeSpec(
-                task_ref=spec.task_ref,
-                task=task.spec if task is not None else None,
-                agent=spec.agent,
-                tools=_tools(view),
-                suspend=spec.suspend,
-                cancel=spec.cancel,
-                start_timeout_seconds=spec.start_timeout_seconds,
-                active_deadline_seconds=spec.active_deadline_seconds,
-                driver_idle_timeout_seconds=spec.driver_idle_timeout_seconds,
-                backoff_limit=spec.backoff_limit,
-                max_disruptions=spec.max_disruptions,
-                ttl_seconds_after_finished=spec.ttl_seconds_after_finished,
-                pod_template=spec.pod_template,
-                pod_overrides=spec.pod_overrides,
-                queue_name=spec.queue_name,
-                priority=spec.priority,
-            ),
+            spec=EpisodeSpec(**shared, task=task.spec if task is not None else None, tools=_tools(view)),
         )
         return _without_problems(full)
 

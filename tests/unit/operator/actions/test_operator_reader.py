@@ -5,6 +5,7 @@ import json
 import msgspec
 import pytest
 
+from dgym.api import EpisodeSpec
 from dgym.kube import NotFound
 from dgym_operator.actions import ApiReader, Unmet
 from dgym_operator.actions._reader import KeptTasks
@@ -79,6 +80,19 @@ async def test_what_this_leader_has_written_is_not_asked_for(reader, episode, ap
     assert (read, api.asked) == (view, [])
     assert [tool if isinstance(tool, str) else tool.name for tool in full.spec.tools] == ["pdb", "view"]
     assert (full.spec.task_ref.name, full.spec.agent.name, full.metadata.uid) == ("bug", "solution", "uid-fix")
+
+
+async def test_every_field_of_the_spec_is_carried(reader, episode, cache):
+    numbers = ("startTimeoutSeconds", "activeDeadlineSeconds", "driverIdleTimeoutSeconds", "ttlSecondsAfterFinished")
+    limits = dict.fromkeys((*numbers, "backoffLimit", "maxDisruptions", "priority"), 7)
+    names = {"podTemplate": "large", "queueName": "night", "podOverrides": {"runtimeClassName": "gvisor"}}
+    spec = {**REFERRED, "suspend": True, "cancel": True, **limits, **names}
+    view = episode(spec)
+    _, asked = await reader.episode(view)
+    cache.memory.record_written(view)
+    _, carried = await reader.episode(view)
+    assert carried.spec == asked.spec
+    assert {*spec, "task"} == set(EpisodeSpec.__struct_encode_fields__)
 
 
 async def test_versions_that_do_not_compare_prove_nothing(reader, api, cache):
