@@ -70,19 +70,11 @@ class Renderer:
             the same name.
         clock: Clock in seconds for the time limit of a render. The default is the CPU time of the thread, because the
             machine may be busy.
-        forms: True to use forms. False renders each pod.
     """
 
-    def __init__(
-        self,
-        *,
-        directory: Path | None = None,
-        clock: Callable[[], float] = time.thread_time,
-        forms: bool = True,
-    ) -> None:
+    def __init__(self, *, directory: Path | None = None, clock: Callable[[], float] = time.thread_time) -> None:
         self._loader = TemplateLoader(directory)
         self._environment = TemplateEnvironment(self._loader, clock=clock)
-        self._uses_forms = forms
         self._forms: OrderedDict[Hashable, dict[str, Any] | None] = OrderedDict()
         # Random, so that templates and values do not contain it.
         self._mark = f"dgym-blank-{secrets.token_hex(8)}-"
@@ -96,11 +88,10 @@ class Renderer:
             InvalidOverride: The episode or the task requests a setting that is not allowed for pods.
         """
         variables = template_variables(context)
-        pod, paths = None, blanks(variables)
-        if self._uses_forms:
-            # If the template uses the image, try a form for each image: there are fewer images than pods.
-            without_image = [path for path in paths if path != IMAGE]
-            pod = self._fill(template, variables, paths) or self._fill(template, variables, without_image)
+        paths = blanks(variables)
+        # If the template uses the image, try a form for each image: there are fewer images than pods.
+        without_image = [path for path in paths if path != IMAGE]
+        pod = self._fill(template, variables, paths) or self._fill(template, variables, without_image)
         if pod is None:
             pod = _parse(template, self._render(template, variables))
         try:

@@ -78,6 +78,11 @@ def outcome(renderer, template, context):
         return str(error)
 
 
+class RendererWithoutForms(Renderer):
+    def _fill(self, template, variables, paths):
+        return None
+
+
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
     """Two renderers, with and without forms. Each of their templates reads values in a different way."""
@@ -85,7 +90,7 @@ def zoo(tmp_path_factory):
     for number, text in enumerate(LOOKS):
         more = f'{{% extends "restricted" %}}\n{{% block more %}}\n  more:\n    - {text}\n{{% endblock %}}\n'
         (directory / f"look-{number}.yaml.j2").write_text(more)
-    return Renderer(directory=directory), Renderer(directory=directory, forms=False)
+    return Renderer(directory=directory), RendererWithoutForms(directory=directory)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
