@@ -15,7 +15,7 @@ import msgspec
 from dgym.errors import DgymError, ManifestError, SandboxLost, SandboxStartFailed
 from dgym.sandbox._cache import cache_directory, shared_runner
 from dgym.sandbox._client import RunnerClient
-from dgym.sandbox._protocol import EngineName, Sandbox, SandboxKind, SandboxProvider, SandboxSpec
+from dgym.sandbox._protocol import EngineName, SandboxKind, SandboxProvider, SandboxSpec
 from dgym.sandbox.container._engine import Engine, Image, find_engine
 from dgym.sandbox.container._process import (
     Container,
@@ -64,15 +64,8 @@ class ContainerProvider(SandboxProvider):
         self._in_place = in_place
         self._cpus = cpus
 
-    async def sandbox(self) -> Sandbox:
-        """Start the agent's sandbox."""
-        return await self._open()
-
-    async def verifier(self) -> Sandbox:
-        """Start the verifier, another container of the same image."""
-        return await self._open()
-
-    async def _open(self) -> "ContainerSandbox":
+    async def sandbox(self) -> "ContainerSandbox":
+        """Start a container, the agent's sandbox or the verifier."""
         check_workspace(self._spec.workspace)
         await remove_abandoned_once(self._engine)
         ownership = Ownership()
@@ -103,6 +96,8 @@ class ContainerProvider(SandboxProvider):
                 await sandbox.stop()
             raise
         return sandbox
+
+    verifier = sandbox
 
     async def _configure(self, sandbox: "ContainerSandbox", process: ContainerProcess) -> None:
         # ``activate`` may take minutes; the runner has a separate deadline for it.

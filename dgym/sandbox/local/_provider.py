@@ -60,14 +60,7 @@ class LocalProvider(SandboxProvider):
         self._project = project
 
     async def sandbox(self) -> "LocalSandbox":
-        """Start the agent's sandbox."""
-        return await self._open()
-
-    async def verifier(self) -> "LocalSandbox":
-        """Start the verifier, a separate sandbox of the same kind."""
-        return await self._open()
-
-    async def _open(self) -> "LocalSandbox":
+        """Start a sandbox, the agent's or the verifier."""
         python = self._spec.python or await ensure_environment(())
         preparation = _Preparation(lambda: self._prepare(python))
         try:
@@ -75,6 +68,8 @@ class LocalProvider(SandboxProvider):
         except BaseException:
             await asyncio.to_thread(preparation.abandon)
             raise
+
+    verifier = sandbox
 
     def _prepare(self, python: str) -> "_Prepared":
         kind = self._kind

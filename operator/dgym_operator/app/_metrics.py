@@ -21,7 +21,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dgym.api import MOST_ARMS, TREATMENTS, ConditionType, ProgressReason, Treatment
-from dgym.kube import ChangeSource, ObjectChange, WorkQueue
+from dgym.kube import ChangeSource, ObjectChange, Resource, WorkQueue
 from dgym.metric_types import LAG_BUCKETS, NAMESPACE_VALUES, OTHER, Catalogue, NamespaceLabel, NamespaceMode, among
 from dgym.tracing import Tracer
 from dgym.wire import EndReason
@@ -480,9 +480,9 @@ class Metrics:
         count.inc()
         duration.observe(seconds)
 
-    def requested(self, verb: str, resource: str, status: int, seconds: float) -> None:
+    def requested(self, verb: str, resource: Resource, status: int, seconds: float) -> None:
         """Count a request to the API server."""
-        count, duration = self._of_request(verb, resource, str(status))
+        count, duration = self._of_request(verb, resource.plural, str(status))
         count.inc()
         if duration is not None:
             duration.observe(seconds)

@@ -21,9 +21,7 @@ from dgym.kube import (
     Clock,
     ClusterAccess,
     EventRecorder,
-    Key,
     LeaderElector,
-    Resource,
     Transport,
     WorkQueue,
 )
@@ -121,7 +119,7 @@ class Operator:
             random=random,
             qps=settings.api_qps,
             burst=settings.api_burst,
-            observe=self._observe,
+            observe=self.metrics.requested,
             transport=network.transport,
         )
         self.elector = LeaderElector(
@@ -148,7 +146,7 @@ class Operator:
             stuck_limit=settings.max_stuck_pods,
             pull_limit=settings.max_concurrent_pulls,
             policies=settings.namespace_policies,
-            enqueue=self._enqueue,
+            enqueue=lambda key, **options: self._handlers.enqueue(key, **options),
             pools=settings.agent_pools,
         )
         self._handlers = EventHandlers(
@@ -345,12 +343,6 @@ class Operator:
         callers = [deliveries.work() for _ in range(_CALLERS)]
         callers += [sidecars.work() for _ in range(_SIDECAR_CALLERS)]
         return reconciler, [poller.run(), self._dispatcher.run(), *callers]
-
-    def _enqueue(self, key: Key, *, low_priority: bool = False) -> None:
-        self._handlers.enqueue(key, low_priority=low_priority)
-
-    def _observe(self, verb: str, resource: Resource, status: int, seconds: float) -> None:
-        self.metrics.requested(verb, resource.plural, status, seconds)
 
     def _snapshot(self) -> Snapshot:
         leads = self.elector.is_leader()
