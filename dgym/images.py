@@ -24,10 +24,10 @@ from dgym.decoding import DECODE_ERRORS
 from dgym.env import Opening, open_source
 from dgym.errors import ManifestError, SetupFailed
 from dgym.locks import hold_lock, whole_in_thread
+from dgym.sandbox import cache_directory
 from dgym.sandbox.container import EngineOutput, call
 from dgym.sandbox.local import (
     Interpreter,
-    cache_directory,
     find_version,
     inspect_interpreter,
     installer_environment,

@@ -10,13 +10,12 @@ import msgspec
 from dgym.api import DebugTask, Environment, Episode, ToolSpec, digest, find_task, load, parse_quantity
 from dgym.benchmarks import bundled_tasks
 from dgym.errors import ManifestError, SandboxLost, SandboxStartFailed, SetupFailed, VerifierFailed
-from dgym.sandbox import EngineName, EntrypointResult, SandboxKind, SandboxProvider, SandboxSpec
+from dgym.sandbox import EngineName, EntrypointResult, SandboxKind, SandboxProvider, SandboxSpec, cache_directory
 from dgym.sandbox.container import DEFAULT_IMAGE, ContainerProvider, Engine, call, choose_engine, ensure_image
 from dgym.sandbox.local import (
     InstalledProject,
     LocalProvider,
     ProjectRequest,
-    cache_directory,
     ensure_environment,
     find_version,
     install_project,

@@ -37,6 +37,7 @@ from dgym.sandbox._protocol import (
 )
 
 if TYPE_CHECKING:
+    from dgym.sandbox._cache import cache_directory
     from dgym.sandbox._client import RunnerClient, RunnerInfo
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "SandboxSpec",
     "TestReport",
     "WorkspaceDigest",
+    "cache_directory",
     "choose_mode",
     "mentions_pytest",
     "parse_report",
@@ -69,4 +71,5 @@ __all__ = [
 ]
 
 # Imported lazily: most modules use only the types of the protocol, and the client imports asyncio.
-__getattr__ = lazy_names(__name__, {"dgym.sandbox._client": ("RunnerClient", "RunnerInfo")})
+_LAZY = {"dgym.sandbox._cache": ("cache_directory",), "dgym.sandbox._client": ("RunnerClient", "RunnerInfo")}
+__getattr__ = lazy_names(__name__, _LAZY)

@@ -14,7 +14,7 @@ from dgym.api import (
     episodes_of,
     place_of,
 )
-from dgym_operator.controllers.episodeset import Indexes
+from dgym_operator.controllers import Indexes
 from tests.simulation.api_server import is_finished, is_observed, is_running, parse_path, without_generation
 from tests.simulation.sidecar import NAMESPACE
 from tests.simulation.virtual import VirtualClock

@@ -26,7 +26,7 @@ from dgym.api import TREATMENTS, GitSource, SourceSpec, Treatment
 from dgym.benchmarks.datasets._adapter import Adapter, ImageNames, RowError, load_adapter
 from dgym.decoding import DECODE_ERRORS
 from dgym.errors import ManifestError, SourceFailed, nearest
-from dgym.sandbox.local import cache_directory
+from dgym.sandbox import cache_directory
 from dgym.session.scoring import list_paths, unsteady_tests
 from dgym.wire import EndReason
 from dgym.workspace.sources import extract, pack_source, shown_url, unpack_archive

@@ -30,7 +30,7 @@ from dgym.benchmarks.datasets import (
 from dgym.cli.options import complete_agents
 from dgym.cli.output import echo, in_one_line
 from dgym.errors import ManifestError, PluginError
-from dgym.sandbox.local import cache_directory
+from dgym.sandbox import cache_directory
 
 COMES_WITH_DGYM = "comes with dgym"
 _Agent = TypeVar("_Agent", AgentSpec, AgentOverrides)

@@ -4,7 +4,6 @@ Both start the same runner as a pod. Its interpreter is the task's interpreter, 
 is created for the task's requirements.
 """
 
-from dgym.sandbox._cache import cache_directory
 from dgym.sandbox.local._bubblewrap import bubblewrap_problem, bubblewrap_works, check_workspace
 from dgym.sandbox.local._environments import ensure_environment, installer_environment, pip_for, requirement_name
 from dgym.sandbox.local._installation import InstalledProject, ProjectRequest, install_project, names_version
@@ -20,7 +19,6 @@ __all__ = [
     "ProjectRequest",
     "bubblewrap_problem",
     "bubblewrap_works",
-    "cache_directory",
     "check_workspace",
     "ensure_environment",
     "find_version",

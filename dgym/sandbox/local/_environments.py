@@ -30,8 +30,6 @@ from dgym.locks import hold_lock, whole_in_thread
 from dgym.sandbox._cache import cache_directory
 from dgym.sandbox.local._interpreter import Interpreter, inspect_interpreter, resolve_python
 
-__all__ = ["cache_directory", "ensure_environment", "resolve_python"]
-
 _READY = ".dgym-ready"
 _LOCK_SECONDS = 1800.0
 _BUILD_SECONDS = 1800.0

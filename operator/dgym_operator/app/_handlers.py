@@ -11,9 +11,8 @@ from dgym_operator.app._metrics import TransitionObserver
 from dgym_operator.app._reconciler import Item, Kind, settled_seconds
 from dgym_operator.cache import Cache
 from dgym_operator.calls import SidecarAnswer
-from dgym_operator.controllers import attempt_of
+from dgym_operator.controllers import Indexes, attempt_of, child_index
 from dgym_operator.controllers.episode import loss
-from dgym_operator.controllers.episodeset import Indexes, child_index
 from dgym_operator.dispatch import Dispatcher
 from dgym_operator.objects import (
     POLICY_NAME,

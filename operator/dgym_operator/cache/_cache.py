@@ -16,6 +16,7 @@ from dgym.kube import (
 from dgym.wire.assignments import AssignmentMode
 from dgym_operator.cache._agent_pods import AgentPods
 from dgym_operator.controllers import (
+    Children,
     CreateFailure,
     EpisodeInput,
     EpisodeSetInput,
@@ -25,10 +26,11 @@ from dgym_operator.controllers import (
     SidecarView,
     TaskState,
     attempt_of,
+    child_index,
     current_attempt,
     is_outdated,
 )
-from dgym_operator.controllers.episodeset import Children, child_index, decode_tasks, tasks_name
+from dgym_operator.controllers.episodeset import decode_tasks, tasks_name
 from dgym_operator.controllers.sandboxpool import has_failed
 from dgym_operator.objects import (
     ConfigMapView,

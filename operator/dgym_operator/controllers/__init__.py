@@ -4,6 +4,7 @@ Decisions are pure functions: they use no client, clock, random source or enviro
 (the observed state) and the current time, and returns a plan of actions. ``dgym_operator.actions`` applies the plan.
 """
 
+from dgym_operator.controllers._children import Children, Indexes, child_index, is_counted
 from dgym_operator.controllers._conditions import EPOCH, find, is_outdated, is_true, set_with_readiness, with_derived
 from dgym_operator.controllers._inputs import (
     MODEL,
@@ -58,6 +59,7 @@ __all__ = [
     "AgentPodView",
     "BindSidecar",
     "CallSidecar",
+    "Children",
     "CreateDriverSecret",
     "CreateEpisode",
     "CreateFailure",
@@ -73,6 +75,7 @@ __all__ = [
     "EpisodeSetInput",
     "FreezeTasks",
     "FrozenTasks",
+    "Indexes",
     "LookUpPod",
     "LookUpTasks",
     "PatchChild",
@@ -88,8 +91,10 @@ __all__ = [
     "Waits",
     "attempt_of",
     "backoff",
+    "child_index",
     "current_attempt",
     "find",
+    "is_counted",
     "is_outdated",
     "is_true",
     "set_with_readiness",

@@ -17,9 +17,8 @@ import msgspec
 from dgym.kube import Key, ObjectChange
 from dgym_operator.cache import Cache
 from dgym_operator.chart_values import AgentPodPools, NamespacePolicies
-from dgym_operator.controllers import EPOCH, attempt_of
+from dgym_operator.controllers import EPOCH, attempt_of, child_index
 from dgym_operator.controllers.episode import has_image, stuck_cause
-from dgym_operator.controllers.episodeset import child_index
 from dgym_operator.dispatch._admission import Candidate, ModelsOut, NamespaceUsage, PullBudget, choose
 from dgym_operator.dispatch._demand import Demand, PendingPod
 from dgym_operator.dispatch._holds import (

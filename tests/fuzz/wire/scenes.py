@@ -13,7 +13,8 @@ from typing import Any, Literal
 import msgspec
 import psutil
 
-from dgym.sandbox.local import cache_directory, ensure_environment
+from dgym.sandbox import cache_directory
+from dgym.sandbox.local import ensure_environment
 from dgym.session import EpisodeLimits
 from dgym.wire.http import Role
 from tests.fakes.pods import TOOLS, Pod

@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 from dgym.cli.app import cli
-from dgym.sandbox.local import cache_directory
+from dgym.sandbox import cache_directory
 from tests.support.wheels import write_wheel
 
 BUILDER = """#!/bin/sh

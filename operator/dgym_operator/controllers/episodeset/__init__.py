@@ -1,6 +1,5 @@
 """The controller of EpisodeSets: it freezes a list of tasks, creates an Episode for each index and counts outcomes."""
 
-from dgym_operator.controllers._children import Children, Indexes, child_index, is_counted
 from dgym_operator.controllers.episodeset._controller import (
     child_manifest,
     decide_set,
@@ -10,13 +9,9 @@ from dgym_operator.controllers.episodeset._controller import (
 )
 
 __all__ = [
-    "Children",
-    "Indexes",
-    "child_index",
     "child_manifest",
     "decide_set",
     "decode_tasks",
     "encode_tasks",
-    "is_counted",
     "tasks_name",
 ]

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dgym_operator.controllers.episodeset import Children, Indexes, child_index
+from dgym_operator.controllers import Children, Indexes, child_index
 from tests.unit.operator.controllers.reconcile_builders import child, finished, replace
 
 TOTAL = 8

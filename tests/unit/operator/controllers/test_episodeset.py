@@ -21,6 +21,7 @@ from dgym.api import (
     expand,
 )
 from dgym_operator.controllers import (
+    Children,
     CreateEpisode,
     DeleteSet,
     EpisodeSetInput,
@@ -31,14 +32,13 @@ from dgym_operator.controllers import (
     Plan,
     Policy,
     Waits,
+    is_counted,
 )
 from dgym_operator.controllers.episodeset import (
-    Children,
     child_manifest,
     decide_set,
     decode_tasks,
     encode_tasks,
-    is_counted,
 )
 from tests.unit.operator.controllers.reconcile_builders import (
     NOW,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dgym.api import EpisodeSpec, PodOverrides, SandboxPoolSpec, SetPool, TaskRef
 from dgym_operator.controllers import (
+    Children,
     CreateEpisode,
     CreatePool,
     DeletePool,
@@ -16,7 +17,7 @@ from dgym_operator.controllers import (
     PatchPool,
     PatchSetStatus,
 )
-from dgym_operator.controllers.episodeset import Children, decide_set
+from dgym_operator.controllers.episodeset import decide_set
 from dgym_operator.controllers.episodeset._controller import CHANGE_SECONDS
 from dgym_operator.objects import Meta, SandboxPoolView
 from tests.unit.operator.controllers.reconcile_builders import NOW, child, episode_set, finished

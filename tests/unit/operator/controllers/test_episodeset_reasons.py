@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from dgym.api import Condition, EpisodeSetStatus, LabelSelector
-from dgym_operator.controllers import Emit, EpisodeSetInput, PatchSetStatus, Waits
-from dgym_operator.controllers.episodeset import Children, decide_set
+from dgym_operator.controllers import Children, Emit, EpisodeSetInput, PatchSetStatus, Waits
+from dgym_operator.controllers.episodeset import decide_set
 from tests.unit.operator.controllers.reconcile_builders import NOW, child, episode_set, finished, in_
 
 FROZEN = (("a", "uid-a"), ("b", "uid-b"))

@@ -5,6 +5,7 @@ import pytest
 
 from dgym.api import RETRY_KEY, Arm, ArmStatus, Condition, EpisodeSetStatus, FailedIndexes
 from dgym_operator.controllers import (
+    Children,
     CreateEpisode,
     DeleteEpisode,
     Emit,
@@ -13,7 +14,7 @@ from dgym_operator.controllers import (
     PatchSetStatus,
     Policy,
 )
-from dgym_operator.controllers.episodeset import Children, child_manifest, decide_set
+from dgym_operator.controllers.episodeset import child_manifest, decide_set
 from tests.unit.operator.controllers.reconcile_builders import NOW, child, episode_set, finished, the_condition
 
 FROZEN = (("a", "uid-a"), ("b", "uid-b"), ("c", "uid-c"))

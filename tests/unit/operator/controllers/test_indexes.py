@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym_operator.controllers.episodeset import Indexes
+from dgym_operator.controllers import Indexes
 
 SETS = st.sets(st.integers(0, 60))
 
