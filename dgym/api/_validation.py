@@ -189,9 +189,9 @@ def inner_type(type_: inspect.Type) -> inspect.Type:
     return type_
 
 
-def known_paths(type_: inspect.Type, prefix: str = "") -> Iterator[str]:
+def known_paths(type_: inspect.Type) -> Iterator[str]:
     """Yield all fields below a struct as dotted paths, shallow fields first."""
-    level = [(prefix, inner_type(type_))]
+    level = [("", inner_type(type_))]
     while level:
         deeper = []
         for stem, struct in level:

@@ -26,7 +26,7 @@ def driver_secret(namespace):
 def network_policy(namespace):
     """The NetworkPolicy of the sandboxes, as the operator applies it."""
     labels = {"app.kubernetes.io/component": "agent"}
-    return sandbox_policy(namespace, operator_namespace=namespace, agent_pod_labels=labels, port=8080)
+    return sandbox_policy(namespace, operator_namespace=namespace, agent_pod_labels=labels)
 
 
 # Pods

@@ -33,7 +33,7 @@ class Place:
         )
 
     def policy(self, operator_namespace):
-        body = sandbox_policy(self.name, operator_namespace=operator_namespace, agent_pod_labels=AGENTS, port=8080)
+        body = sandbox_policy(self.name, operator_namespace=operator_namespace, agent_pod_labels=AGENTS)
         self.server.request("POST", self._at("apis/networking.k8s.io/v1/networkpolicies"), body)
 
     def names(self, collection):

@@ -105,7 +105,6 @@ class NetworkPolicies:
             namespace,
             operator_namespace=self.settings.namespace,
             agent_pod_labels=self._agent_pod_labels(namespace),
-            port=SIDECAR_PORT,
         )
 
     def _agent_pod_labels(self, namespace: str) -> dict[str, str]:
@@ -120,9 +119,7 @@ def selector_labels(selector: str) -> dict[str, str]:
     return {key.strip(): value.strip().removeprefix("=") for key, _, value in pairs}
 
 
-def sandbox_policy(
-    namespace: str, *, operator_namespace: str, agent_pod_labels: dict[str, str], port: int
-) -> dict[str, Any]:
+def sandbox_policy(namespace: str, *, operator_namespace: str, agent_pod_labels: dict[str, str]) -> dict[str, Any]:
     """Return the manifest of the policy for one namespace."""
     own = {"matchLabels": {NAMESPACE_LABEL: operator_namespace}}
     peers = [
@@ -135,7 +132,7 @@ def sandbox_policy(
         spec={
             "podSelector": {"matchLabels": dict(SANDBOX_LABELS)},
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": peers, "ports": [{"port": port, "protocol": "TCP"}]}],
+            "ingress": [{"from": peers, "ports": [{"port": SIDECAR_PORT, "protocol": "TCP"}]}],
             "egress": [],
         },
     )

@@ -11,7 +11,7 @@ AGENTS = {"app.kubernetes.io/name": "dgym", "app.kubernetes.io/component": "agen
 
 
 def policy():
-    return sandbox_policy("team", operator_namespace="dgym", agent_pod_labels=AGENTS, port=SIDECAR_PORT)
+    return sandbox_policy("team", operator_namespace="dgym", agent_pod_labels=AGENTS)
 
 
 def test_sandboxes_reach_nobody_and_one_port_of_theirs_is_open():
