@@ -1,4 +1,7 @@
-"""The engine of one episode: tools, workspace, sandbox, journal, limits and scoring. It uses no HTTP and no cluster."""
+"""The engine of one episode: tools, workspace, sandbox, journal, limits and scoring.
+
+It does not use HTTP or a cluster.
+"""
 
 from dgym.session._execution import EpisodeLimits, bounded
 from dgym.session._journal import RecordedTrajectory, death_observation

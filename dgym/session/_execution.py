@@ -143,7 +143,7 @@ async def first_observation(
 
 
 def joined(observation: Observation, texts: Sequence[str], *, tool: str) -> Observation:
-    """Return ``observation`` as one of ``tool`` with all of ``texts``, cut to the limit for an observation's text."""
+    """Return ``observation`` with the tool ``tool`` and the joined ``texts``, cut to the limit of an observation."""
     text, cut = bounded("\n\n".join(texts))
     truncated_bytes = observation.truncated_bytes + cut
     return msgspec.structs.replace(observation, text=text, tool=tool, truncated_bytes=truncated_bytes)
@@ -228,7 +228,8 @@ class Toolbox:
         new = [tool for name, tool in self.available.items() if name not in before]
         if not new:
             return execution
-        texts = [f"New from now on, the tool {tool.name}: {tool.description.partition(chr(10))[0]}" for tool in new]
+        summaries = {tool.name: tool.description.partition("\n")[0] for tool in new}
+        texts = [f"The tool {name} is available from now on: {summary}" for name, summary in summaries.items()]
         texts = [execution.observation.text, *texts, *await self.reset_tools(context, new)]
         observation = joined(execution.observation, texts, tool=execution.observation.tool)
         return msgspec.structs.replace(execution, observation=observation)

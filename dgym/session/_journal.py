@@ -187,8 +187,8 @@ class RecordedTrajectory(msgspec.Struct, frozen=True, kw_only=True):
         poisoned: Numbers of the steps during which sandboxes died. Replays skip them.
         misaddressed: Numbers of the steps whose tool was not available. Replays skip them too.
         seconds: Duration of the earlier sessions.
-        unread: True if the last sandbox died before its final changes were read. If the next one does too, nothing is
-            scored.
+        unread: True if the last sandbox died before its final changes were read. If the next sandbox dies too, the
+            episode is not scored.
     """
 
     steps: tuple[Step, ...]
@@ -300,8 +300,8 @@ def divergence(step: Step, execution: Execution | None) -> str | None:
 def death_observation(call: ToolCall, death: object) -> Observation:
     """The observation of ``call`` if the sandbox died during it."""
     text = (
-        f"sandbox killed ({death}). A new sandbox was started and your earlier changes were made again in it; "
-        "this call was not repeated."
+        f"The sandbox was killed ({death}). A new sandbox was started and your earlier changes were made again in it. "
+        "This call was not repeated."
     )
     return Observation(text=text, tool=call.tool, ok=False)
 

@@ -140,7 +140,7 @@ async def collect(
         old_size, size = (version.size if version is not None else 0 for version in (before, entry))
         limit = MAXIMUM_BYTES - total - old_size
         if size > limit:
-            refusals.append(Refusal(path, f"it is too large to carry ({max(old_size, size):,} bytes)"))
+            refusals.append(Refusal(path, f"it is too large to copy ({max(old_size, size):,} bytes)"))
             continue
         try:
             new = await _version(sandbox, path, entry, limit)
@@ -173,10 +173,10 @@ def _divide(
 
 def _exceeded_limit(paths: Sequence[str]) -> str:
     if len(paths) > MAXIMUM_CHANGED_FILES:
-        return f"{len(paths):,} files were changed; at most {MAXIMUM_CHANGED_FILES:,} are carried to the verifier"
+        return f"{len(paths):,} files were changed; at most {MAXIMUM_CHANGED_FILES:,} are copied to the verifier"
     size = sum(len(encode_path(path)) for path in paths)
     if size > MAXIMUM_PATH_BYTES:
-        return f"the paths of the changed files have {size:,} bytes; at most {MAXIMUM_PATH_BYTES:,} are carried"
+        return f"the paths of the changed files have {size:,} bytes; at most {MAXIMUM_PATH_BYTES:,} are copied"
     return ""
 
 
@@ -236,7 +236,7 @@ def scoring_plan(
 
 def _with_changes(result: Result, baseline: Baseline, changes: ChangeSet, trajectory: Sequence[Step]) -> Result:
     """Return ``result`` with the patch and the integrity label. Blocks for seconds if the patch is large."""
-    refused = [f"not carried to the verifier: {refusal.path} ({refusal.why})" for refusal in changes.refused]
+    refused = [f"not copied to the verifier: {refusal.path} ({refusal.why})" for refusal in changes.refused]
     integrity = label(
         result.integrity.seen if result.integrity is not None else (),
         [refusal.path for refusal in changes.refused],

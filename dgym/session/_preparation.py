@@ -40,9 +40,9 @@ printf '[user]\\n\\tname = dgym\\n\\temail = dgym@localhost\\n' >>.git/config &&
 printf '[gc]\\n\\tauto = 0\\n[maintenance]\\n\\tauto = false\\n' >>.git/config &&
 git -c core.compression=0 update-index --add --remove -z --stdin && git -c core.compression=0 add -A </dev/null &&
 git commit -q --allow-empty --no-verify --no-gpg-sign -m 'The repository before any change' || exit 1"""
-_OF_THE_DISK = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
-"""Errors that probably neither the task nor its image caused."""
-_OF_THE_USER = (errno.EACCES, errno.EPERM, errno.EROFS)
+_DISK_ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+"""Errors that the task and its image probably did not cause."""
+_PERMISSION_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
 _SECONDS = 30.0
 _LIMIT_BYTES = 1024**2
 _NAME_CHARACTERS = 100
@@ -161,9 +161,9 @@ async def _unpack(sandbox: Sandbox, source: Path) -> None:
     try:
         await sandbox.put_archive(_chunks(source))
     except OSError as error:
-        if error.errno in _OF_THE_DISK:
+        if error.errno in _DISK_ERRORS:
             raise
-        remedy = "; it must be writable for the user that the image names" if error.errno in _OF_THE_USER else ""
+        remedy = "; the user of the image must be able to write into it" if error.errno in _PERMISSION_ERRORS else ""
         what = f"the repository cannot be written into the workspace: {error.strerror or error}"
         raise SetupFailed(what + remedy) from error
 
@@ -185,19 +185,18 @@ async def read_policy(sandbox: Sandbox, task: DebugTask, manifest: dict[str, Man
     return Policy.parse(texts, ignore=task.spec.ignore_patterns, read_only=task.spec.read_only_patterns)
 
 
-async def run_setup(sandbox: Sandbox, commands: Sequence[str], *, of: str = "") -> None:
+async def run_setup(sandbox: Sandbox, commands: Sequence[str], *, origin: str = "") -> None:
     """Run setup commands in order, up to the first failure.
 
     Raises:
-        SetupFailed: A command failed. The message has its last lines and ``of``, the origin of the command.
+        SetupFailed: A command failed. The message has its last lines and ``origin``.
     """
     for command in commands:
         result = await sandbox.run(command, timeout_seconds=SETUP_TIMEOUT_SECONDS)
         if result.exit_status != 0:
             tail = "\n".join(result.text.strip().splitlines()[-20:])
-            raise SetupFailed(
-                f"setup command {command!r}{of} ended by {result.ended_by} with status {result.exit_status}:\n{tail}"
-            )
+            ending = f"ended by {result.ended_by} with status {result.exit_status}"
+            raise SetupFailed(f"setup command {command!r}{origin} {ending}:\n{tail}")
 
 
 async def _chunks(source: Path) -> AsyncIterator[bytes]:

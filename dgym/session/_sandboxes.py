@@ -243,7 +243,7 @@ class Sandboxes:
         known = before.keys() | after.keys()
         for path in wanted:
             if not any(_is_within(each, path) for each in known):
-                raise PathError(f"there is neither {path!r} in the workspace nor was it in the repository")
+                raise PathError(f"{path!r} is neither in the workspace nor in the repository")
         changed = [each for each in compare(before, after).paths if any(_is_within(each, path) for path in wanted)]
         changed = [each for each in changed if each not in before or before[each].type in ("file", "symlink")]
         originals = await self._originals.read({path: before[path] for path in changed if path in before})
@@ -298,7 +298,7 @@ class Sandboxes:
             baseline = await prepare(self._sandbox, self._task, self._source)
             self._baseline = await commit_workspace(self._sandbox, self._task, baseline)
             for tool in self._tools.values():
-                await run_setup(self._sandbox, tool.setup_commands, of=f" of tool {tool.name}")
+                await run_setup(self._sandbox, tool.setup_commands, origin=f" of tool {tool.name}")
             self._digests = await WorkspaceDigests.begin(self._sandbox)
         self.context = ToolContext(self._sandbox, self._baseline.policy, tool_settings(self._task))
         return self.context

@@ -250,7 +250,7 @@ class Session:
         """
         tools = reading_tools() | {name: tool for name, tool in self.tools.items() if not tool.mutates}
         call, problem = read_action(action, tools)
-        return await self._requests.once("peek", (self.next_seq, call), lambda: self._look(tools, call, problem))
+        return await self._requests.once("peek", (self.next_seq, call), lambda: self._peek(tools, call, problem))
 
     async def finish(self, reason: EndReason = EndReason.UNRESOLVED) -> Result:
         """End the episode: collect the changes, terminate the sandbox, score on the pristine copy. Idempotent.
@@ -308,7 +308,7 @@ class Session:
         """
         sandbox, _ = self._current_sandbox()
         assert self._sandboxes.context is not None
-        await run_setup(sandbox, tool.setup_commands, of=f" of tool {tool.name}")
+        await run_setup(sandbox, tool.setup_commands, origin=f" of tool {tool.name}")
         if self.toolbox.add(tool):
             await self.toolbox.reset_tools(self._sandboxes.context, [tool])
 
@@ -417,10 +417,10 @@ class Session:
                 execution = await self._execute_in_sandbox(call, problem)
         except TimeoutError:
             reason = EndReason.DEADLINE_EXCEEDED
-            text = "The episode's deadline passed while this ran; it was stopped."
+            text = "The deadline passed while the call ran. The call was stopped."
             execution = Execution(observation=Observation(text=text, tool=call.tool, ok=False))
         execution = self._sandboxes.annotated(await self._count(self.next_seq, call, execution))
-        reason = reason or self._why_it_ends(execution)
+        reason = reason or self._end_reason(execution)
         if reason is None and self._finishing is None:
             return execution.observation
         result = await self.finish(reason or EndReason.UNRESOLVED)
@@ -443,7 +443,7 @@ class Session:
         except SandboxLost as death:
             if self._finishing is not None:
                 # The session stopped the sandbox, so it has not died.
-                text = "The episode was ended while this ran."
+                text = "The episode ended while the call ran."
                 return Execution(observation=Observation(text=text, tool=call.tool, ok=False))
             begun = isinstance(death, RunnerFailed) or self._has_begun
             self._sandboxes.record_death(death, under=self.next_seq if begun else None)
@@ -463,7 +463,7 @@ class Session:
         assert self._sandboxes.context is not None
         return await self.toolbox.count(execution, self._sandboxes.context)
 
-    async def _look(self, tools: Mapping[str, Tool], call: ToolCall, problem: str) -> Observation:
+    async def _peek(self, tools: Mapping[str, Tool], call: ToolCall, problem: str) -> Observation:
         context = self._sandboxes.context
         if context is None or self._finishing is not None:
             return Observation(text="The episode has ended.", ok=False)
@@ -483,7 +483,7 @@ class Session:
         """Duration of the episode so far, including earlier sessions of this process."""
         return time.monotonic() - self._started + (self._recorded.seconds if self._recorded is not None else 0.0)
 
-    def _why_it_ends(self, execution: Execution) -> EndReason | None:
+    def _end_reason(self, execution: Execution) -> EndReason | None:
         score = execution.observation.score
         if execution.submitted:
             return EndReason.SUBMITTED if execution.unscored else EndReason.UNRESOLVED

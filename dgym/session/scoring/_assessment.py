@@ -99,7 +99,7 @@ class UnmetRequirement(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind in OUTSIDE
 
     def sentence(self) -> str:
-        """Describe the tests, what they lack, and the remedy."""
+        """Describe the tests, the missing dependency and the remedy."""
         number = len(self.tests)
         what = "the whole suite" if not number else "1 test or file" if number == 1 else f"{number} tests or files"
         shown = ", ".join(self.tests[:_SHOWN]) + (", …" if number > _SHOWN else "")
@@ -110,19 +110,19 @@ _REASONS: dict[Kind, str] = {
     "module": "no module named {name}; add its distribution to spec.environment.requirements",
     "metadata": "no installed distribution named {name}; add it to spec.environment.requirements or, if it is the"
     " repository's own, set spec.environment.install: editable",
-    "installation": "the repository's own {name} cannot be imported; set spec.environment.install: editable, or make"
-    " what its build makes by spec.setupCommands",
+    "installation": "the repository's own {name} cannot be imported; set spec.environment.install: editable, or create"
+    " the files of its build with spec.setupCommands",
     "project": "the repository's own package in {name} is not installed; write a manifest for that directory: dgym init"
     " REPOSITORY/{name}",
     "script": "no program named {name}; set spec.environment.install: editable if it is the repository's own, else add"
-    " what provides it to spec.environment.requirements",
+    " the distribution that provides it to spec.environment.requirements",
     "plugin": "the plugin of pytest with {name} is not installed; add it to spec.environment.requirements",
     "option": "pytest does not recognize {name}; add the plugin that defines it to spec.environment.requirements",
     "extension": "the extension {name} is not built; set spec.environment.install: editable, or build it by"
     " spec.setupCommands and spec.buildCommands",
-    "network": "need the network, which sandboxes do not have; left out of what counts",
-    "database": "need the database {name}; left out of what counts",
-    "display": "need a display; left out of what counts",
+    "network": "need the network, which sandboxes do not have; these tests do not count",
+    "database": "need the database {name}; these tests do not count",
+    "display": "need a display; these tests do not count",
 }
 
 
@@ -227,7 +227,7 @@ def _project(module: str, paths: Collection[str]) -> tuple[Kind, str] | None:
 
 
 def unmet_requirements_in_output(text: str) -> list[UnmetRequirement]:
-    """Find what was lacking in a run that ended before any test."""
+    """Find the unmet requirements in the output of a run that ended before the first test."""
     unmet: dict[tuple[Kind, str], None] = {}
     for line in (line[:_LINE] for line in text.splitlines()):
         if found := _UNRECOGNIZED.search(line):

@@ -136,7 +136,7 @@ class Signs:
         self.add(IntegritySign.HOOK_PLANTED, [path for path in new if refused[path] == PYTEST_SECTION])
 
     def add_report(self, report: TestReport | None) -> None:
-        """Add what the report of the run shows about tampering."""
+        """Add the signs of tampering that the report of the run has."""
         if report is None:
             return
         if report.canary == "passed":

@@ -82,16 +82,16 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
     def why_refused(self, path: str) -> str | None:
         """Why a change of ``path`` is not scored; None if it is."""
         if path in self.files:
-            return "it decides about the tests"
+            return "it affects the tests"
         if path not in self.pristine and (why := self.why_dropped(path)) is not None:
             return why
         below = path + "/"
         if any(path.startswith(directory + "/") or directory == path for directory in self.directories):
-            return "it stands among the tests"
+            return "it is in a directory of tests"
         if any(file.startswith(below) for file in self.files) or any(d.startswith(below) for d in self.directories):
-            return "tests stand below it"
+            return "it replaces a directory that contains tests"
         if any(path.startswith(file + "/") for file in self.files):
-            return "a file of the tests stands above it"
+            return "its directory replaces a test file"
         return None
 
     def why_dropped(self, path: str) -> str | None:
@@ -101,10 +101,10 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
         """
         for directory in _hijacking_directories(path):
             if not any(known.startswith(directory + "/") for known in self.pristine):
-                return "a new package of this name would stand in for the test framework"
+                return "a new package of this name would replace the test framework"
         for root in _SOURCE_ROOTS:
             if path.startswith(root) and self._shadows_library(path[len(root) :], root):
-                return "a new module of this name would stand in for one that tests compare with"
+                return "a new module of this name would replace a library that tests use to compare values"
         return why_dropped(path)
 
     def _shadows_library(self, path: str, root: str) -> bool:
@@ -116,7 +116,7 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
             return False
         return not any(known.startswith((f"{root}{stem}/", f"{root}{stem}.")) for known in self.pristine)
 
-    def holds(self, path: str) -> bool:
+    def is_restored(self, path: str) -> bool:
         """Whether a path of the untouched repository is restored after commands that run the agent's code."""
         return path in self.files or any(path.startswith(directory + "/") for directory in self.directories)
 
@@ -131,11 +131,11 @@ def protect(pristine: Iterable[str], test_ids: Iterable[str], more: Iterable[str
     wanted = {identifier.partition("::")[0] for identifier in test_ids}
     tests = {path for path in paths if any(tail in wanted for tail in _tails(path))} | set(more)
     directories = {directory for file in tests if (directory := _test_directory(file)) is not None}
-    configuration = {path for path in paths if decides_about_tests(path)}
+    configuration = {path for path in paths if affects_tests(path)}
     return Protection(pristine=paths, files=frozenset(tests | configuration), directories=frozenset(directories))
 
 
-def decides_about_tests(path: str) -> bool:
+def affects_tests(path: str) -> bool:
     """Whether pytest or Python reads a file of this name automatically."""
     directory, _, name = path.rpartition("/")
     if name == "entry_points.txt" and directory.endswith(_METADATA_SUFFIXES):
@@ -149,10 +149,10 @@ def why_dropped(path: str) -> str | None:
     stem = name.partition(".")[0]
     if any(part.endswith(_METADATA_SUFFIXES) for part in path.split("/")):
         return "new metadata of a distribution would load plugins"
-    if decides_about_tests(path):
-        return "a new file of this name would decide about the tests"
+    if affects_tests(path):
+        return "a new file of this name would affect the tests"
     if _hijacks(stem) and (name.endswith(_MODULE_SUFFIXES) or "." not in name):
-        return "a new module of this name would stand in for the test framework"
+        return "a new module of this name would replace the test framework"
     if name.endswith(".py") and (name.startswith("test_") or stem.endswith("_test")):
         return ADDED_TESTS
     return None
@@ -342,7 +342,7 @@ class WorkspaceCopy:
         """Copy the workspace to a temporary directory."""
         result = await sandbox.run(_SAVE, timeout_seconds=_COPY_SECONDS)
         if result.exit_status != 0:
-            raise VerifierFailed(f"the workspace could not be set aside: {result.text.strip()[-500:]}")
+            raise VerifierFailed(f"the workspace could not be copied: {result.text.strip()[-500:]}")
         return cls(sandbox, result.text.rpartition("\n")[2])
 
     async def restore(self) -> None:
@@ -441,7 +441,7 @@ class SavedOverlay:
 
 
 def _project(path: str) -> str:
-    """The distribution, without its version, whose metadata or editable hook ``path`` is; "" if it is neither."""
+    """The name of the distribution to whose metadata or editable hook ``path`` belongs; "" for other paths."""
     inside = path.partition("/site-packages/")[2]
     if inside.startswith("__editable__"):
         return re.split(r"[-_.]\d", inside.lstrip("_").removeprefix("editable").lstrip("_."))[0]
@@ -473,12 +473,10 @@ async def differing_versions(
     sandbox: Sandbox, manifest: Mapping[str, ManifestEntry], versions: Mapping[str, FileVersion | None]
 ) -> list[str]:
     """The sorted paths whose contents in ``sandbox`` differ from ``versions``."""
-    return sorted([path for path, version in versions.items() if not await _holds(sandbox, manifest, path, version)])
+    return sorted([path for path, version in versions.items() if not await _has(sandbox, manifest, path, version)])
 
 
-async def _holds(
-    sandbox: Sandbox, manifest: Mapping[str, ManifestEntry], path: str, version: FileVersion | None
-) -> bool:
+async def _has(sandbox: Sandbox, manifest: Mapping[str, ManifestEntry], path: str, version: FileVersion | None) -> bool:
     entry = manifest.get(path)
     if version is None:
         return entry is None

@@ -19,7 +19,7 @@ from dgym.decoding import DECODE_ERRORS
 from dgym.sandbox import PASSED, EntrypointResult, EvaluationScript, Mode
 from dgym.wire import EndReason, Observation, Result, Score
 
-ALREADY_PASSES = "an empty patch resolves this task: what counts passes on the untouched repository"
+ALREADY_PASSES = "an empty patch resolves this task: everything that counts passes on the untouched repository"
 NOT_GRADED = "not graded"
 """Start of the message if the output of an evaluation script does not prove that the whole script ran."""
 _GOOD = frozenset({"passed", "xfailed"})

@@ -362,7 +362,7 @@ class _Scorer:
         try:
             run = await self._run_entrypoint(changed=changed)
         except (SandboxLost, OSError) as death:
-            raise _AgentError(f"the tests took the verifier down ({death})") from death
+            raise _AgentError(f"the verifier died while the tests ran ({death})") from death
         self.doubtful = is_doubtful(self._plan.mode, run) and self._plan.mode is not Mode.WHOLE_SUITE
         if self.doubtful and not changed:
             await self.check_environment(run)
@@ -382,7 +382,7 @@ class _Scorer:
         kept = {
             path: entry
             for path, entry in before.items()
-            if entry.type in ("file", "symlink") and (protection.holds(path) or self._plan.protected(path))
+            if entry.type in ("file", "symlink") and (protection.is_restored(path) or self._plan.protected(path))
         }
         with (
             tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as archive,
@@ -399,7 +399,7 @@ class _Scorer:
             await self._verifier.remove(unwanted)
             restored = await saved.restore(after)
         if restored:
-            self._notes.append(f"put back after the build commands: {list_paths(restored)}")
+            self._notes.append(f"restored after the build commands: {list_paths(restored)}")
             self._signs.add(IntegritySign.TESTS_CHANGED, restored)
         if unwanted:
             self._notes.append(f"removed after the build commands: {list_paths(sorted(unwanted))}")
@@ -423,7 +423,7 @@ class _Scorer:
         differing += await differing_versions(self._verifier, manifest, written)
         if differing:
             self._signs.add(IntegritySign.TESTS_CHANGED, differing)
-            raise _AgentError(f"tampered: changed after they were put back: {list_paths(sorted(differing))}")
+            raise _AgentError(f"tampered: changed after they were restored: {list_paths(sorted(differing))}")
 
     async def _end_build(self) -> None:
         """Kill processes that the build commands left running: they could change the restored tests."""
@@ -447,7 +447,7 @@ class _Scorer:
             try:
                 result = await self._verifier.run(command, timeout_seconds=_BUILD_SECONDS)
             except (SandboxLost, OSError) as death:
-                raise _AgentError(f"the build command {command!r} took the verifier down ({death})") from death
+                raise _AgentError(f"the verifier died while the build command {command!r} ran ({death})") from death
             if result.ended_by != "exit" or result.exit_status != 0:
                 raise _AgentError(f"the build command {command!r} {_failure(result)}")
 

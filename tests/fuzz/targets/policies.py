@@ -5,7 +5,7 @@ import contextlib
 from hypothesis import strategies as st
 
 from dgym.errors import ManifestError, PathError
-from dgym.session.scoring._protection import decides_about_tests, files_of_shell_line, protect, why_dropped
+from dgym.session.scoring._protection import affects_tests, files_of_shell_line, protect, why_dropped
 from dgym.workspace import Policy
 from dgym.workspace._paths import normalize, resolve_link
 from tests.fuzz.engine import Target
@@ -96,7 +96,7 @@ def check(value: tuple[dict[str, str], list[str], list[str], str]) -> None:
                     policy.excluded_from_patch(path, is_dir)
     protect(paths, [f"{path}::test" for path in paths], [text])
     for path in (*paths, text):
-        decides_about_tests(path)
+        affects_tests(path)
         why_dropped(path)
         resolve_link(path, text, dict.fromkeys(paths, text))
         with contextlib.suppress(PathError):

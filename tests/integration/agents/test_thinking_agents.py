@@ -101,7 +101,7 @@ async def test_pdb_is_not_there_until_enough_rewrites_were_made(play):
     played = await play(FakeOpenAI(script=script), "debug_5_agent", parameters={"rewrites_before_pdb": 2})
     assert "pdb" not in json.dumps(played.requests[0]) + json.dumps(played.requests[1])
     assert "Unknown tool `pdb`" in played.steps[1]["observation"]["text"]
-    assert "New from now on, the tool pdb" in played.steps[2]["observation"]["text"]
+    assert "The tool pdb is available from now on" in played.steps[2]["observation"]["text"]
     assert "pdb" in [tool["function"]["name"] for tool in played.requests[3]["tools"]]
     assert "watch the program with pdb" in played.requests[3]["messages"][-1]["content"]
     assert grows(played.requests)

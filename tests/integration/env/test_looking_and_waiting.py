@@ -32,7 +32,7 @@ async def test_a_tool_that_is_not_there_yet_is_unknown_and_nothing_names_it(open
     assert not early["ok"]
     assert "Unknown tool `pdb`" in early["text"]
     rewritten, _, _, _, info = await env.step(REPAIR)
-    assert "New from now on, the tool pdb: Debug the program" in rewritten["text"]
+    assert "The tool pdb is available from now on: Debug the program" in rewritten["text"]
     assert [tool["name"] for tool in info["tools"]] == ["pdb", "rewrite", "view"]
     assert "Debug the program" in info["instructions"]["pdb"]
     late, _, _, _, info = await env.step("pdb b calc.py:2")

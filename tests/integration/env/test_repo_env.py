@@ -207,7 +207,7 @@ def test_a_sandbox_that_replaces_another_has_what_tools_set_up(task):
         env.step("shout one")
         env.remove_tool("shout")
         observation, *_ = env.step("bash kill -9 $PPID")
-        assert "sandbox killed" in observation["text"]
+        assert "The sandbox was killed" in observation["text"]
         observation, *_ = env.step("bash cat shout.txt")
         assert "ready" in observation["text"]
 
@@ -364,7 +364,7 @@ def test_a_killed_runner_poisons_the_step_and_the_agent_goes_on(task):
         env.reset()
         env.step(REPAIR)
         observation, _, terminated, *_ = env.step("bash kill -9 $PPID")
-        assert "sandbox killed" in observation["text"]
+        assert "The sandbox was killed" in observation["text"]
         assert not terminated
         observation, *_ = env.step("view calc.py")
         assert "return a + b" in observation["text"]

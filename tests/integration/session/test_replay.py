@@ -81,7 +81,7 @@ async def test_a_poisoned_step_is_left_out_and_the_episode_goes_on(open_session)
     steps = [*await take(open_session, REPAIR), killed(2)]
     session = await open_session(reset=False, provider=OneSandbox, trajectory=trajectory(steps, 2))
     last = await session.reset(key="k")
-    assert last.text.startswith("sandbox killed (OOMKilled)")
+    assert last.text.startswith("The sandbox was killed (OOMKilled)")
     assert last.end_reason is None
     assert (session.poisoned, session.own_poisoned_steps) == ({2}, ())
     await session.step(3, "submit")
@@ -227,5 +227,5 @@ async def test_many_changed_bytes_count(open_session, monkeypatch):
     await session.step(1, "bash for i in {1..300}; do printf '%10000s' > f$i; done")
     await session.step(2, "submit")
     assert (session.result.reason, session.result.max_score) == (EndReason.UNRESOLVED, 1)
-    assert sum("too large to carry" in note for note in session.result.notes) == 199
+    assert sum("too large to copy" in note for note in session.result.notes) == 199
     assert session.result.notes[-1] == "and 95 more notes"

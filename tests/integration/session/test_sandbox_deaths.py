@@ -63,7 +63,7 @@ async def test_a_step_that_ends_its_sandbox_by_a_signal_is_poisoned_and_the_seco
     await session.step(1, "bash echo 1 > kept.txt")
     end = "bash kill -TERM 1; kill -TERM $PPID; kill -TERM 2; sleep 60"
     first = await session.step(2, end)
-    assert "sandbox killed" in first.text
+    assert "The sandbox was killed" in first.text
     assert first.end_reason is None
     last = await session.step(3, end)
     assert last.end_reason == EndReason.SANDBOX_KILLED
@@ -154,7 +154,7 @@ async def test_a_step_that_kills_its_sandbox_just_after_its_answer_is_blamed(ope
         return await digest()
 
     sandbox.digest = dying_digest
-    assert (await session.step(1, "bash true")).text.startswith("sandbox killed")
+    assert (await session.step(1, "bash true")).text.startswith("The sandbox was killed")
     assert session.poisoned == {1}
 
 
@@ -188,7 +188,7 @@ async def test_an_end_during_a_recovery_awaits_the_one_new_sandbox(open_episode,
     providers[0].go.set()
     result = await finishing
     assert (result.resolved, result.steps, providers[0].opened) == (True, 2, 2)
-    assert (await recovering).text.startswith("sandbox killed")
+    assert (await recovering).text.startswith("The sandbox was killed")
 
 
 async def test_a_caller_that_was_cancelled_during_a_recovery_finds_the_death_recorded(open_episode, trap):
@@ -204,7 +204,8 @@ async def test_a_caller_that_was_cancelled_during_a_recovery_finds_the_death_rec
     providers[0].go.set()
     assert "return a + b" in (await episode.step(3, "view calc.py")).text
     death = episode.env.trajectory()[2]
-    assert (death.call.tool, death.observation.text.startswith("sandbox killed"), Trap.uses) == ("trap", True, 1)
+    assert (death.call.tool, Trap.uses) == ("trap", 1)
+    assert death.observation.text.startswith("The sandbox was killed")
 
 
 async def test_setup_commands_do_not_count_against_the_replay(open_episode, trap, monkeypatch):

@@ -89,7 +89,7 @@ async def test_a_repair_counts_whatever_gitignore_has(open_session, rules):
     assert result.resolved
     assert "+    return a + b" in result.patch
     assert "+echo bye" in result.patch
-    assert ("not carried to the verifier: log.txt (it is generated or named by .gitignore)" in result.notes) is (
+    assert ("not copied to the verifier: log.txt (it is generated or named by .gitignore)" in result.notes) is (
         rules != "calc.py\n"
     )
 
@@ -112,11 +112,11 @@ async def test_what_cannot_be_carried_stays_behind_and_the_rest_is_scored(open_s
     await session.step(3, f"bash {names}; echo 2 > $f0; rm $f1; ln -sf y $f2; echo > $f3; mkfifo $f4")
     result = await session.finish()
     assert result.resolved
-    reasons = dict(note.removeprefix("not carried to the verifier: ").split(" ", 1) for note in result.notes)
+    reasons = dict(note.removeprefix("not copied to the verifier: ").split(" ", 1) for note in result.notes)
     assert reasons.pop("old.txt").startswith("(it cannot be read")
     assert reasons == {
         **{f"{number}\\xff": "(its name is not UTF-8)" for number in range(5)},
-        "large.bin": "(it is too large to carry (17,000,000 bytes))",
+        "large.bin": "(it is too large to copy (17,000,000 bytes))",
         "pipe": "(it is or was neither a file nor a symbolic link)",
     }
 
@@ -173,10 +173,10 @@ async def test_a_submission_that_is_not_evaluated_ends_without_a_score(open_sess
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        ("for n in range(25_001): open(str(n), 'x').close()", "25,002 files were changed; at most 25,000 are carried"),
+        ("for n in range(25_001): open(str(n), 'x').close()", "25,002 files were changed; at most 25,000 are copied"),
         (
             f"os.makedirs('{LONG}'); os.chdir('{LONG}')\nfor n in range(2400): open(str(n), 'x').close()",
-            "at most 8,388,608 are carried",
+            "at most 8,388,608 are copied",
         ),
     ],
     ids=["files", "paths"],
@@ -194,11 +194,11 @@ async def test_limits_of_changes_are_checked_before_anything_is_carried(open_ses
     session = await open_session()
     await session.step(1, "bash touch 1 2 3")
     monkeypatch.setattr(_outcome, "MAXIMUM_PATH_BYTES", 2)
-    assert "have 3 bytes; at most 2 are carried" in (await session._sandboxes.changes()).unscorable
+    assert "have 3 bytes; at most 2 are copied" in (await session._sandboxes.changes()).unscorable
     monkeypatch.setattr(_outcome, "MAXIMUM_CHANGED_FILES", 2)
     result = await session.finish()
     assert (result.resolved, result.reason, result.patch) == (False, EndReason.UNRESOLVED, "")
-    assert "3 files were changed; at most 2 are carried" in result.message
+    assert "3 files were changed; at most 2 are copied" in result.message
 
 
 async def test_hidden_files_and_the_test_patch_reach_the_verifier_only(open_session):

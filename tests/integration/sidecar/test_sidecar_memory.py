@@ -40,7 +40,7 @@ async def test_many_changed_bytes_cost_an_outcome_and_not_the_sidecar(new_pod, c
     await env.step({"tool": "bash", "arguments": {"command": command}})
     result = await env.finish()
     assert (result.reason, result.score, result.max_score) == (EndReason.UNRESOLVED, 0, 1)
-    notes = [note for note in result.notes if "it is too large to carry" in note]
+    notes = [note for note in result.notes if "it is too large to copy" in note]
     assert (len(notes), result.notes[-1:]) == (
         (199, (f"and {left_behind - 199} more notes",)) if left_behind > 200 else (left_behind, ())
     )

@@ -84,7 +84,9 @@ async def test_the_operator_asks_for_the_clocks(pod, recorded):
 
 
 async def test_the_poisoned_step_of_this_pod_is_reported_and_not_those_before(pod, recorded):
-    killed = Step(seq=3, call=recorded[2].call, observation=Observation(text="sandbox killed (OOMKilled)", ok=False))
+    killed = Step(
+        seq=3, call=recorded[2].call, observation=Observation(text="The sandbox was killed (OOMKilled)", ok=False)
+    )
     await pod.prepare(trajectory=RecordedTrajectory(steps=(*recorded, killed), poisoned=(3,)))
     env = pod.connect()
     await env.reset()
@@ -100,7 +102,7 @@ async def test_a_reset_that_was_not_recorded_is_answered_with_the_new_one(pod, r
     await pod.prepare(trajectory=past.trajectory)
     env = pod.connect()
     observation, info = await env.reset()
-    assert observation["text"].startswith("sandbox killed (OOMKilled)")
+    assert observation["text"].startswith("The sandbox was killed (OOMKilled)")
     reset, lost, _ = env.trajectory()
     assert (reset.observation.text, info["steps"]) == (recorded[0].observation.text, 2)
     assert "is missing in the trajectory" in lost.observation.text
@@ -109,7 +111,9 @@ async def test_a_reset_that_was_not_recorded_is_answered_with_the_new_one(pod, r
 
 
 async def test_two_poisoned_steps_end_the_attempt_with_a_signed_outcome(pod, recorded):
-    killed = Step(seq=3, call=recorded[2].call, observation=Observation(text="sandbox killed (OOMKilled)", ok=False))
+    killed = Step(
+        seq=3, call=recorded[2].call, observation=Observation(text="The sandbox was killed (OOMKilled)", ok=False)
+    )
     steps = (*recorded[:1], *(msgspec.structs.replace(killed, seq=seq) for seq in (1, 2)))
     await pod.prepare(trajectory=RecordedTrajectory(steps=steps, poisoned=(1, 2)), usage=Usage(input_tokens=9))
     env = pod.connect()

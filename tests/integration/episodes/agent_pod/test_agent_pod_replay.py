@@ -79,7 +79,7 @@ async def test_a_poisoned_step_is_left_out_in_the_second_pod(agent, first_pod, n
     assert steps[:2] == trajectory(agent, 1)[1]
     assert steps[1]["observation"]["workspaceDigest"]
     assert steps[2]["call"] == calls[1]
-    assert steps[2]["observation"]["text"].startswith("sandbox killed (OOMKilled)")
+    assert steps[2]["observation"]["text"].startswith("The sandbox was killed (OOMKilled)")
     assert steps[4]["observation"]["endReason"] == "Resolved"
     assert [msg["seq"] for msg in steps] == [step.seq for step in pod.attempt.session.trajectory()]
 
@@ -105,7 +105,7 @@ async def test_a_second_poisoned_step_ends_the_episode(agent, first_pod, next_po
     assert header["replayedAttempt"] == 2
     assert [step["seq"] for step in steps] == [0, 1, 2, 3]
     assert steps[3]["observation"]["endReason"] == "SandboxKilled"
-    assert steps[3]["observation"]["text"].startswith("sandbox killed (exit status 143)")
+    assert steps[3]["observation"]["text"].startswith("The sandbox was killed (exit status 143)")
 
 
 async def test_two_poisoned_steps_without_a_record_count_too(agent, next_pod, calls, helpers):
@@ -118,7 +118,7 @@ async def test_two_poisoned_steps_without_a_record_count_too(agent, next_pod, ca
     reset, *steps = trajectory(agent, 2)[1]
     assert reset["observation"]["text"]
     assert [step["call"]["arguments"] for step in steps] == [{"problem": "The call was not recorded."}] * 5
-    killed = [step["seq"] for step in steps if step["observation"]["text"].startswith("sandbox killed")]
+    killed = [step["seq"] for step in steps if step["observation"]["text"].startswith("The sandbox was killed")]
     assert killed == [1, 5]
 
 

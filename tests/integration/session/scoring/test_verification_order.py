@@ -120,7 +120,7 @@ os.symlink("/tmp", "tests")
         "tests/test_kept.py::test_kept": "passed",
     }
     assert outcome.notes == (
-        "put back after the build commands: data.txt, test_calc.py, tests/test_kept.py",
+        "restored after the build commands: data.txt, test_calc.py, tests/test_kept.py",
         "removed after the build commands: conftest.py, pytest.ini",
     )
     opened = [
@@ -169,7 +169,7 @@ async def test_hidden_tests_that_change_after_they_are_put_back_are_tampering(op
     finally:
         escaped.cancel()
     assert (outcome.resolved, outcome.score) == (False, 0)
-    assert outcome.message.startswith("tampered: changed after they were put back: test_hidden.py")
+    assert outcome.message.startswith("tampered: changed after they were restored: test_hidden.py")
     assert outcome.integrity.seen == (SignEvidence(sign=IntegritySign.TESTS_CHANGED, detail="test_hidden.py"),)
 
 

@@ -45,7 +45,7 @@ def test_steps_whose_record_is_lost_keep_their_numbers():
     assert [step.call for step in past.steps[3:]] == [CALL, module._UNRECORDED, module._UNRECORDED]
     assert [step.observation.ok for step in past.steps[3:]] == [False] * 3
     assert "is missing in the trajectory" in past.steps[4].observation.text
-    assert past.steps[5].observation.text.startswith("sandbox killed (OOMKilled)")
+    assert past.steps[5].observation.text.startswith("The sandbox was killed (OOMKilled)")
     assert past.steps[3].exchanges == in_flight(3).exchanges
     assert past.unrecorded == {5: (), 6: ()}
 
@@ -66,7 +66,7 @@ def test_a_poisoned_step_in_flight_is_observed_as_a_death():
     past = make_past(recorded(3), in_flight(3), [OmittedStep(step=3, reason="OOMKilled")])
     assert past.steps[:3] == past.copied == recorded(3)
     assert (past.steps[3].call, past.steps[3].exchanges) == (CALL, in_flight(3).exchanges)
-    assert past.steps[3].observation.text.startswith("sandbox killed (OOMKilled)")
+    assert past.steps[3].observation.text.startswith("The sandbox was killed (OOMKilled)")
     assert past.unrecorded == {3: in_flight(3).exchanges, 4: ()}
     assert (past.usage.input_tokens, past.usage.output_tokens) == (1 + 2 + 3, 3)
 
@@ -103,7 +103,7 @@ def test_the_steps_are_always_a_trajectory(count, seq, poisoned):
     assert [step.call is None for step in past.steps] == [not seq for seq in range(len(past.steps))]
     assert past.poisoned == tuple(sorted(poisoned))
     for step in past.steps[1:]:
-        assert step.observation.text.startswith("sandbox killed (") == (step.seq in poisoned)
+        assert step.observation.text.startswith("The sandbox was killed (") == (step.seq in poisoned)
     assert sum(len(exchanges) for exchanges in past.unrecorded.values()) + sum(
         len(step.exchanges or ()) for step in past.copied
     ) == max(0, count - 1) + (unanswered is not None)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.session.scoring._protection import decides_about_tests, protect, select_changes, why_dropped
+from dgym.session.scoring._protection import affects_tests, protect, select_changes, why_dropped
 from dgym.session.scoring._score import ExpectedTests, SuiteCache
 from dgym.workspace.patches import FileVersion
 
@@ -104,12 +104,12 @@ def test_a_deeper_pyproject_may_not_bring_a_section():
 
 def test_test_ids_are_found_below_the_workspace():
     protection = protect(["app/checks/test_a.py"], ["checks/test_a.py::TestX::test_y[1::2]"])
-    assert protection.holds("app/checks/test_a.py")
-    assert protection.why_refused("app/checks/test_a.py") == "it decides about the tests"
+    assert protection.is_restored("app/checks/test_a.py")
+    assert protection.why_refused("app/checks/test_a.py") == "it affects the tests"
 
 
 def test_files_to_put_back_after_a_build():
-    assert [path for path in PRISTINE if PROTECTION.holds(path)] == [
+    assert [path for path in PRISTINE if PROTECTION.is_restored(path)] == [
         "conftest.py",
         "tests/helpers.py",
         "tests/unit/test_calc.py",
@@ -128,7 +128,7 @@ def test_no_change_at_above_or_below_a_protected_path_travels(path):
     touches = any(
         path == file or file.startswith(path + "/") or path.startswith(file + "/") for file in protected
     ) or path.startswith("tests/")
-    if touches or decides_about_tests(path):
+    if touches or affects_tests(path):
         assert not outcome(path)
 
 
