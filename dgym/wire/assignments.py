@@ -1,7 +1,7 @@
 """The protocol between the operator and the agent pods: assignments and their status. Pure.
 
-``PUT`` and ``DELETE`` are idempotent and ``GET`` reports every assignment, so either side may restart at any time and
-a lost message loses nothing.
+``PUT`` and ``DELETE`` are idempotent and ``GET`` reports every assignment, so either side may restart at any time, and
+lost messages are repeated.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ the list. Agent pods serve them to the results token, the operator to the tokens
 RESULTS_AUDIENCE = "results.dgym.dev"
 """Audience of tokens for reading results from the operator. The API server does not accept these tokens."""
 ASSIGNMENT_LIMIT = 8 * 1024**2
-"""Most bytes of one assignment, which contains the task with its files."""
+"""Maximum number of bytes of one assignment, which contains the task with its files."""
 
 
 class AgentPodRole(StrEnum):
@@ -82,7 +82,7 @@ class Assignment(WireMessage, frozen=True, kw_only=True):
         drive_token: Token of the role "drive".
         task: A DebugTask; a ``configMapRef`` is already read into ``files``.
         agent: The Episode's ``spec.agent``; None with mode "prepare".
-        tools: The Episode's ``spec.tools``; empty: the agent's default ones.
+        tools: The Episode's ``spec.tools``; empty: the agent's default tools.
         sample: Number of the sample in its set; shifts the seed.
         arm: Name of the arm of its set; empty in a set without arms.
         remaining_seconds: Rest of the episode's deadline, which begins to run at the first reset.
@@ -120,7 +120,7 @@ class Assignment(WireMessage, frozen=True, kw_only=True):
     traceparent: str = ""
 
     def __repr__(self) -> str:
-        """Leave out tokens, solutions and hidden files, because a log may hold the text."""
+        """Leave out tokens, solutions and hidden files, because a log may contain the text."""
         return f"Assignment({self.namespace}/{self.episode}, attempt {self.attempt}, epoch {self.epoch})"
 
 
@@ -130,7 +130,8 @@ class AssignmentStatus(WireMessage, frozen=True, kw_only=True):
     ``outcome`` is set once the assignment is finished or failed, ``message`` while its agent waits for the model, or
     its result for the store. ``outage``: it failed because the provider of its model is unavailable.
     ``active_seconds`` is how long the episode's deadline has run under this assignment: from the first reset to the end
-    of the last step, without preparation and scoring. ``price`` is that of the model's tokens in all attempts.
+    of the last step, without preparation and scoring. ``price`` is the price of the model's tokens in all
+    attempts.
     """
 
     episode_uid: str
@@ -170,7 +171,9 @@ class ModelOutage(WireMessage, frozen=True, kw_only=True):
 
 
 class AgentPodReport(WireMessage, frozen=True, kw_only=True):
-    """The assignments of an agent pod. Each process has its own ``incarnation``. While it drains, it accepts no others.
+    """The assignments of an agent pod. Each process has its own ``incarnation``.
+
+    A draining agent pod does not accept other assignments.
 
     A finished or failed assignment stays in the report until the operator deletes it. ``outages`` are the models
     that only a probe may use. ``store_problem`` is why the results store does not answer; empty if it answers.

@@ -305,7 +305,7 @@ def _addressed(call: Call[Any, Any], parameters: dict[str, int | str]) -> tuple[
     for parameter in call.parameters:
         value = parameters.get(parameter.keyword, parameter.default)
         if value is None:
-            raise TypeError(f"{call.method} {call.path} needs {parameter.keyword}")
+            raise TypeError(f"{call.method} {call.path} requires {parameter.keyword}")
         places[parameter.place][parameter.name] = str(value)
     query = f"?{urlencode(places['query'])}" if places["query"] else ""
     return call.path.format(**places["path"]) + query, places["header"]
@@ -323,7 +323,7 @@ class _Repetition:
         """Wait before the next repetition, or give up."""
         now = time.monotonic()
         if now - self._answered + self._pause > self._retry_limits.silence_seconds:
-            raise SandboxLost(f"{problem} (asked for {now - self._answered:.0f} s)")
+            raise SandboxLost(f"{problem} (repeated for {now - self._answered:.0f} s)")
         await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - not for secrets
         self._pause = min(2 * self._pause, self._retry_limits.longest_pause_seconds)
 

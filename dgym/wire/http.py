@@ -211,9 +211,9 @@ class ToolWithOptions(WireMessage, frozen=True, kw_only=True):
 class PrepareRequest(WireMessage, frozen=True, kw_only=True):
     """The episode's task and limits. Only the role ``prepare`` sends or sees scoring, hidden files and the solution.
 
-    ``task`` is a DebugTask. ``workspace_sha256`` names the tar that was uploaded; None: the image holds the
-    repository. ``remaining_seconds`` is what is left of the episode's deadline from the reset on; None: unbounded.
-    ``driver_idle_seconds`` is how long the driver may make no call, from the preparation on; None: unbounded.
+    ``task`` is a DebugTask. ``workspace_sha256`` names the tar that was uploaded; None: the image contains
+    the repository. ``remaining_seconds`` is the rest of the episode's deadline from the reset on; None: unbounded.
+    ``driver_idle_seconds`` is the longest time without a call of the driver, from the preparation on; None: unbounded.
 
     ``trajectory_sha256`` names the uploaded steps of an earlier attempt, which the reset replays without those of
     ``poisoned_steps``; None: the episode starts from the beginning. ``usage`` counts the tokens of these steps.
@@ -365,7 +365,7 @@ class TerminatedResponse(WireMessage, frozen=True, kw_only=True):
 class AttemptState(WireMessage, frozen=True, kw_only=True):
     """The clocks of an attempt, for the operator.
 
-    ``elapsed_seconds`` is how long the episode's deadline has run here, ``remaining_seconds`` what is left of it; None:
+    ``elapsed_seconds`` is how long the episode's deadline has run here, ``remaining_seconds`` is the rest of it; None:
     unlimited. ``running`` is False while it does not run. ``step_in_flight`` is the step that is being executed,
     ``poisoned_steps`` those during which a sandbox of this attempt died. ``ending`` is True once the episode has ended,
     scored or not, ``ended`` once the attempt has a result or has failed.

@@ -8,13 +8,13 @@ import msgspec
 from dgym.wire.outcome import EndReason
 
 ACTION_LIMIT = 1024**2
-"""Most bytes of one action as JSON. A sidecar accepts bodies of twice that size."""
+"""Maximum number of bytes of one action as JSON. A sidecar accepts bodies of twice that size."""
 
 DEPTH_LIMIT = 200
-"""Most levels of lists and objects in one action. Every supported Python can parse that many levels."""
+"""Maximum number of levels of lists and objects in one action. Every supported Python can parse that many levels."""
 
 OBSERVATION_LIMIT = 64 * 1024
-"""Most bytes of text in one observation. The middle of a longer text is removed and replaced by a mark."""
+"""Maximum number of bytes of text in one observation. The middle of a longer text is removed and replaced by a mark."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -32,7 +32,7 @@ class Breakpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     """A breakpoint. Its number is valid for the whole session: restarts and edits do not change it.
 
     ``file`` is relative to the workspace if it is inside of it, else absolute. ``line`` counts from 1. ``ignore_count``
-    is the count as it was set, not what is left of it. ``hits`` counts over all restarts.
+    is the count as it was set, not the rest of it. ``hits`` counts over all restarts.
     """
 
     number: int
@@ -111,13 +111,13 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """The answer of a tool. ``text`` is for the model. The other fields contain the same in a structured form.
 
     Attributes:
-        text: What a model reads, at most 64 KiB.
+        text: The text for the model, at most 64 KiB.
         tool: The tool that answered; ``reset`` for the first observation.
         ok: False if the tool could not execute the call.
         truncated_bytes: Number of bytes that were cut from the middle of ``text``.
         duration_seconds: Wall-clock time of the call.
         exit_status: Exit status of the command or program; negative: the signal that ended it.
-        frame: Where the debugged program stands: ``file``, ``line`` and ``function``.
+        frame: The position at which the program is stopped: ``file``, ``line`` and ``function``.
         breakpoints: The breakpoints: ``number``, ``file``, ``line``, ``condition``, ``ignoreCount``, ``hits``,
             ``enabled`` and ``temporary``.
         diff: Diff of a rewrite.
@@ -151,7 +151,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         seq: 0 for the reset, then 1, 2, ... without a gap.
         call: The call, also if the tool refused it. None for the reset. Its ``tool`` is empty if the reply could not be
             read as a call.
-        observation: What the agent was given.
+        observation: The observation that the agent received.
     """
 
     seq: int

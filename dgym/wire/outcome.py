@@ -19,14 +19,14 @@ MOST_POISONED = 2
 """After this number of poisoned steps the next session only replays and scores the episode. A further poisoned step
 ends the episode without a score."""
 TERMINATION_LIMIT = 1024
-"""Most bytes of the encoded termination message."""
+"""Maximum number of bytes of the encoded termination message."""
 _URI_LIMIT = 400
 _TEXT_LIMIT = 480
 _CUT = " … "
 _LARGEST = Decimal(10**12 - 1)
 _SMALLEST = Decimal("1e-12")
 MOST_DISTRIBUTIONS = 1_000
-"""Most distributions that are listed. The digest covers all of them."""
+"""Maximum number of listed distributions. The digest covers all of them."""
 
 
 class EndReason(StrEnum):
@@ -324,7 +324,7 @@ class RunEnvironment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Attributes:
         sandbox: ``bubblewrap``, ``none``, ``container`` or ``pod``; empty if the sandbox did not start.
         image: Digest of the container's image. Empty without one, and in a pod, whose image only the operator sees.
-        reported_by_sandbox: What the sandbox reported; None without a valid report.
+        reported_by_sandbox: The report of the sandbox; None without a valid report.
     """
 
     sandbox: str = ""
@@ -333,7 +333,7 @@ class RunEnvironment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ModelRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A model as it was asked. API keys, headers and values of environment variables are never recorded.
+    """A model and the fields of its requests. API keys, headers and values of environment variables are never recorded.
 
     Attributes:
         requested: Name of the model in requests.
