@@ -116,11 +116,11 @@ class Record:
 
     async def result(self) -> StoredResult | None:
         """The stored result, or None."""
-        return await self._patiently(self._result)
+        return await self._retry_until_answered(self._result)
 
     async def patch(self) -> bytes:
         """The stored patch, or empty bytes."""
-        return await self._patiently(lambda: self._store.read(self._place(PATCH))) or b""
+        return await self._retry_until_answered(lambda: self._store.read(self._place(PATCH))) or b""
 
     async def _result(self) -> StoredResult | None:
         data = await self._store.read(self._place(RESULT))
@@ -134,7 +134,7 @@ class Record:
         Returns:
             The result if one has been stored before. Then the attempt is not given up. Otherwise None.
         """
-        return await self._patiently(self._give_up)
+        return await self._retry_until_answered(self._give_up)
 
     async def _give_up(self) -> StoredResult | None:
         place = self._place(RESULT)
@@ -176,9 +176,9 @@ class Record:
         return steps or (), in_flight
 
     async def _read(self) -> tuple[bytes, tuple[TimedStep, ...] | None, UnansweredStep | None]:
-        data = await self._patiently(lambda: self._store.read(self._place(TRAJECTORY))) or b""
+        data = await self._retry_until_answered(lambda: self._store.read(self._place(TRAJECTORY))) or b""
         steps = _decode(data[: data.rfind(b"\n") + 1])
-        last = await self._patiently(lambda: self._store.read(self._place(IN_FLIGHT))) if steps else None
+        last = await self._retry_until_answered(lambda: self._store.read(self._place(IN_FLIGHT))) if steps else None
         return data, steps, _decode_in_flight(last, len(steps or ()))
 
     def _continue_clock(self, steps: Sequence[TimedStep]) -> None:
@@ -250,7 +250,7 @@ class Record:
                 pause = _FIRST_PAUSE_SECONDS
             except StoreUnavailable as error:
                 _log.warning("the trajectory is kept in memory meanwhile: %s", error)
-                await self._rest(pause)
+                await self._sleep(pause)
                 pause = 2 * pause
                 self._changed.set()
 
@@ -273,7 +273,7 @@ class Record:
         """Save, and retry for at most ``seconds`` if the store does not answer."""
         with contextlib.suppress(TimeoutError, StoreUnavailable):
             async with asyncio.timeout(seconds):
-                await self._patiently(self.save)
+                await self._retry_until_answered(self.save)
 
     async def _save(self) -> None:
         async with self._saving:
@@ -309,9 +309,9 @@ class Record:
         Raises:
             Superseded: The attempt was given up.
         """
-        return await self._patiently(lambda: self._finish(result))
+        return await self._retry_until_answered(lambda: self._finish(result))
 
-    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _retry_until_answered(self, work: Callable[[], Awaitable[T]]) -> T:
         """Retry ``work`` until the store answers. Failures and the recovery are reported to ``unavailable``."""
         pause = _FIRST_PAUSE_SECONDS
         failed = False
@@ -323,14 +323,14 @@ class Record:
                     raise
                 failed = True
                 self._unavailable(error)
-                await self._rest(pause)
+                await self._sleep(pause)
                 pause = 2 * pause
             else:
                 if failed:
                     self._unavailable(None)
                 return done
 
-    async def _rest(self, pause: float) -> None:
+    async def _sleep(self, pause: float) -> None:
         longest = self._longest_pause_seconds or _LONGEST_PAUSE_SECONDS
         await asyncio.sleep(min(pause, longest) * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
 

@@ -249,10 +249,10 @@ def read_requirements(root: Path, found: Survey | None = None) -> Requirements:
     reader = _RequirementsReader(root)
     reader.read()
     if found is not None:
-        reader.plugins(found)
+        reader.add_plugins(found)
     for name in ("Pipfile", "environment.yml", "environment.yaml"):
         if (root / name).is_file() and not reader.sources:
-            reader.left_out.append(f"{name}: not read; add what it lists")
+            reader.left_out.append(f"{name}: not read; add the requirements that it lists")
     number = len({line for source in reader.sources for line in source.lines})
     if number > LIMIT:
         reader.left_out.append(f"{number - LIMIT} requirements beyond the first {LIMIT}; use --python PATH instead")
@@ -310,10 +310,10 @@ class _RequirementsReader:
         self._automation()
         known = len(self.sources)
         for name in _TEST_FILES:
-            self.file(self._root / name, named_by_file=True)
+            self.add_file(self._root / name, named_by_file=True)
         if len(self.sources) == known == 0 or not self.sources:
             for name in _DEV_FILES:
-                self.file(self._root / name, named_by_file=True)
+                self.add_file(self._root / name, named_by_file=True)
 
     def _declared(self) -> None:
         project = table(self._project, "project")
@@ -325,7 +325,7 @@ class _RequirementsReader:
         self._add("setup.cfg", strings_of(_option(self._config, "options", "install_requires")))
         self._add("setup.py", strings_of(self._setup.get("install_requires")))
         for name in _BASE_FILES:
-            self.file(self._root / name, named_by_file=True)
+            self.add_file(self._root / name, named_by_file=True)
 
     def _extras(self) -> dict[str, tuple[str, list[str]]]:
         found: dict[str, tuple[str, list[str]]] = {}
@@ -341,7 +341,7 @@ class _RequirementsReader:
         poetry = table(self._project, "tool", "poetry")
         dependencies = table(poetry, "dependencies")
         for name, value in table(poetry, "extras").items():
-            lines = [_from_poetry(one, dependencies.get(one)) for one in strings(value)]
+            lines = [_from_poetry(each, dependencies.get(each)) for each in strings(value)]
             found.setdefault(requirement_name(name), ("pyproject.toml", lines))
         return found
 
@@ -372,11 +372,11 @@ class _RequirementsReader:
         waiting, done = [requirement_name(name)], set[str]()
         added = False
         while waiting:
-            one = waiting.pop()
-            if one in done or one not in extras:
+            extra = waiting.pop()
+            if extra in done or extra not in extras:
                 continue
-            done.add(one)
-            file, lines = extras[one]
+            done.add(extra)
+            file, lines = extras[extra]
             own = [line for line in lines if requirement_name(line) == self.own_name]
             for line in own:
                 if found := _EXTRAS.match(line):
@@ -401,16 +401,16 @@ class _RequirementsReader:
                             self._extra(extra.strip())
                 elif include := _INCLUDE.match(word):
                     if not _is_placeholder(include[1]) and not refers_to_checks(Path(include[1]).stem):
-                        self.file(self._root / include[1], named_by_file=False)
+                        self.add_file(self._root / include[1], named_by_file=False)
                 elif not word.startswith("-") and not _is_placeholder(word) and _REQUIREMENT.fullmatch(word):
                     lines.append(word)
             groups = self._groups()
             for group in automation.groups:
                 self._add(automation.file, groups.get(requirement_name(group), []), without_tools=True)
             self._add(automation.file, lines, without_tools=True)
-        self.pytest_arguments = next(filter(None, map(self._collecting, commands)), ())
+        self.pytest_arguments = next(filter(None, map(self._doctest_arguments, commands)), ())
 
-    def _collecting(self, words: tuple[str, ...]) -> tuple[str, ...]:
+    def _doctest_arguments(self, words: tuple[str, ...]) -> tuple[str, ...]:
         """The arguments of a pytest command that collect doctests, with its paths and ``--ignore`` options.
 
         Empty if the command does not collect doctests.
@@ -428,7 +428,7 @@ class _RequirementsReader:
                 paths.append(word)
         return (*kept, *paths) if any(word.startswith("--doctest-") for word in kept) else ()
 
-    def file(self, path: Path, *, named_by_file: bool) -> None:
+    def add_file(self, path: Path, *, named_by_file: bool) -> None:
         """Add a requirements file and the files that it includes. Files outside of the repository are skipped."""
         try:
             path = path.resolve()
@@ -444,7 +444,7 @@ class _RequirementsReader:
             if include := _INCLUDE.match(line):
                 self._add(name, lines, warn=named_by_file)
                 lines = []
-                self.file(path.parent / include[1], named_by_file=named_by_file)
+                self.add_file(path.parent / include[1], named_by_file=named_by_file)
             elif (own := _SELF.match(line)) and self.own_name:
                 for extra in (own[1] or "").split(","):
                     self._extra(extra.strip())
@@ -452,7 +452,7 @@ class _RequirementsReader:
                 lines.append(" ".join(word for word in line.split() if not word.startswith("--hash=")))
         self._add(name, lines, warn=named_by_file)
 
-    def plugins(self, found: Survey) -> None:
+    def add_plugins(self, found: Survey) -> None:
         """Add the distributions that pytest's settings and the tests use, unless they have already been added."""
         needed: dict[str, str] = {}
         settings = found.pytest
@@ -465,7 +465,7 @@ class _RequirementsReader:
                     needed.setdefault(_SETTINGS[key], settings.file)
             for line in settings.required_plugins:
                 needed.setdefault(line, settings.file)
-        for path, names in tests_need(self._root, found):
+        for path, names in distributions_of_tests(self._root, found):
             for name in names:
                 needed.setdefault(name, path)
         if user := next((path for path in found.sources if _uses_pkg_resources(read_text(self._root, path))), None):
@@ -507,10 +507,10 @@ class _RequirementsReader:
 
 
 def distribution_of(kind: str, name: str) -> str | None:
-    """The distribution that provides something that tests miss, or None if it is unknown.
+    """The distribution that provides a missing dependency of tests, or None if it is unknown.
 
     Args:
-        kind: The kind of the missing thing: "plugin", "option", "module" or "metadata".
+        kind: The kind of the dependency: "plugin", "option", "module" or "metadata".
         name: Its name.
     """
     if kind == "plugin":
@@ -525,7 +525,7 @@ def distribution_of(kind: str, name: str) -> str | None:
     return None
 
 
-def tests_need(root: Path, found: Survey) -> Iterator[tuple[str, list[str]]]:
+def distributions_of_tests(root: Path, found: Survey) -> Iterator[tuple[str, list[str]]]:
     """For each test file, the known distributions of its marks, fixtures and imports."""
     defined: set[str] = set()
     paths = [*found.conftests, *found.tests[:_FILES_READ], *found.other_tests[:_FILES_READ]]
@@ -622,7 +622,9 @@ def _from_poetry(name: str, value: Any) -> str:
     if isinstance(python, str) and not tail:
         clauses_of_python = ",".join(_clause(part.strip()) for part in python.split(","))
         bounds = re.findall(r"([<>=!~]+)\s*([\d.]+)", clauses_of_python)
-        tail = "; " + " and ".join(f'python_version {one} "{bound}"' for one, bound in bounds) if bounds else ""
+        tail = (
+            "; " + " and ".join(f'python_version {operator} "{bound}"' for operator, bound in bounds) if bounds else ""
+        )
     return f"{name}{f'[{extras}]' if extras else ''}{','.join(filter(None, clauses))}{tail}"
 
 

@@ -44,7 +44,9 @@ def _nox(tree: ast.Module) -> list[dict[str, Any]]:
     names = _module_values(tree)
     sessions = []
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and any("session" in ast.dump(one) for one in node.decorator_list):
+        if isinstance(node, ast.FunctionDef) and any(
+            "session" in ast.dump(decorator) for decorator in node.decorator_list
+        ):
             calls = [
                 [call.func.attr, _words(call.args, names)]
                 for call in ast.walk(node)
@@ -58,7 +60,7 @@ def _words(nodes: Sequence[ast.expr], names: dict[str, Any]) -> list[str]:
     found: list[str] = []
     for node in nodes[:_STRINGS]:
         value = _constant(node.value if isinstance(node, ast.Starred) else node, names)
-        found += [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+        found += [word for word in (value if isinstance(value, list) else [value]) if isinstance(word, str)]
     return found
 
 
@@ -74,7 +76,7 @@ def _tests(tree: ast.Module) -> dict[str, list[str]]:
     marks = [
         node.attr for node in nodes if isinstance(node, ast.Attribute) and getattr(node.value, "attr", "") == "mark"
     ]
-    parameters = [one.arg for node in functions for one in (*node.args.args, *node.args.kwonlyargs)]
+    parameters = [argument.arg for node in functions for argument in (*node.args.args, *node.args.kwonlyargs)]
     return {
         "imports": list(imports),
         "functions": sorted({node.name for node in functions}),
@@ -128,13 +130,13 @@ def _evaluate(node: ast.expr, names: dict[str, Any], depth: int) -> Any:
         case ast.Dict():
             return _dictionary(node, names, depth)
         case ast.BinOp(op=ast.Add()):
-            return _sum(_maybe(node.left, names, depth), _maybe(node.right, names, depth))
+            return _sum(_evaluate_or_none(node.left, names, depth), _evaluate_or_none(node.right, names, depth))
         case ast.Call(func=ast.Name(id="dict")):
-            return {key.arg: _maybe(key.value, names, depth) for key in node.keywords if key.arg is not None}
+            return {key.arg: _evaluate_or_none(key.value, names, depth) for key in node.keywords if key.arg is not None}
         case ast.Call(func=ast.Name(id="list" | "tuple" | "sorted" | "set"), args=[only]):
             return _evaluate(only, names, depth + 1)
         case ast.Subscript():
-            holder, key = _maybe(node.value, names, depth), _maybe(node.slice, names, depth)
+            holder, key = _evaluate_or_none(node.value, names, depth), _evaluate_or_none(node.slice, names, depth)
             if isinstance(holder, dict) and isinstance(key, str):
                 return holder.get(key)
     raise _Unknown
@@ -144,10 +146,10 @@ def _list(nodes: Sequence[ast.expr], names: dict[str, Any], depth: int) -> list[
     items: list[Any] = []
     for item in nodes[:_STRINGS]:
         if isinstance(item, ast.Starred):
-            more = _maybe(item.value, names, depth)
+            more = _evaluate_or_none(item.value, names, depth)
             items += more if isinstance(more, list) else []
         else:
-            items.append(_maybe(item, names, depth))
+            items.append(_evaluate_or_none(item, names, depth))
         if len(items) > _STRINGS:
             raise _Unknown
     return items
@@ -164,7 +166,7 @@ def _sum(left: Any, right: Any) -> Any:
     raise _Unknown
 
 
-def _maybe(node: ast.expr, names: dict[str, Any], depth: int) -> Any:
+def _evaluate_or_none(node: ast.expr, names: dict[str, Any], depth: int) -> Any:
     try:
         return _evaluate(node, names, depth + 1)
     except _Unknown:
@@ -174,9 +176,9 @@ def _maybe(node: ast.expr, names: dict[str, Any], depth: int) -> Any:
 def _dictionary(node: ast.Dict, names: dict[str, Any], depth: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in list(zip(node.keys, node.values, strict=True))[:_STRINGS]:
-        known = _maybe(value, names, depth)
+        known = _evaluate_or_none(value, names, depth)
         if key is None:
             found.update(known if isinstance(known, dict) else {})
-        elif isinstance(name := _maybe(key, names, depth), str):
+        elif isinstance(name := _evaluate_or_none(key, names, depth), str):
             found[name] = known
     return found

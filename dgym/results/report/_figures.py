@@ -246,8 +246,8 @@ def sentence(differences: Sequence[ProvenanceDifference], a: str, b: str) -> str
     if not differences:
         return ""
     parts = [
-        f"{one.name} {one.a} / {one.b}" + (f" (in {one.tasks} tasks)" if one.tasks > 1 else "")
-        for one in differences[:_SHOWN]
+        f"{each.name} {each.a} / {each.b}" + (f" (in {each.tasks} tasks)" if each.tasks > 1 else "")
+        for each in differences[:_SHOWN]
     ]
     more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
     return f"{a} and {b} differ in: {'; '.join(parts)}{more}."
@@ -364,7 +364,7 @@ def make_report(
         run: The episodes.
         confidence: The level of the confidence intervals.
         prices: Prices by model.
-        baseline: The arm that all others are compared with. None: every two arms are compared.
+        baseline: The arm with which all other arms are compared. None: every two arms are compared.
         by: Labels of DebugTasks by which episodes are grouped.
     """
 

@@ -95,7 +95,7 @@ RESAMPLES = 2000
 """Number of resamples of a bootstrap. Efron and Tibshirani recommend at least 1000 for percentiles."""
 FEWEST = 10
 """Minimum number of values for a bootstrap. With fewer values the interval is far too narrow."""
-TOO_FEW = "too few tasks to tell"
+TOO_FEW = "too few tasks"
 _DRAWS = 10_000
 _EQUAL = 1e-9
 

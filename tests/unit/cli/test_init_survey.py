@@ -349,7 +349,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     write(tmp_path, {"setup.py": "raise SystemExit", "Pipfile": "", "pyproject.toml": "[project", "setup.cfg": "x = 1"})
     found = read_requirements(tmp_path)
     assert found.lines == ()
-    assert found.left_out == ("Pipfile: not read; add what it lists",)
+    assert found.left_out == ("Pipfile: not read; add the requirements that it lists",)
 
 
 def test_more_requirements_than_a_task_holds_are_said_to_be_left_out(tmp_path):

@@ -114,7 +114,7 @@ def test_samples_of_a_task_are_one_observation():
     assert found.pairs[0].difference == 0.5
     assert found.p_value == 1.0
     assert found.interval is None
-    assert found.summary.endswith("B - A: +50.0 points (too few tasks to tell). Randomization test: p = 1.")
+    assert found.summary.endswith("B - A: +50.0 points (too few tasks). Randomization test: p = 1.")
 
 
 def test_runs_without_a_task_in_common_compare_to_nothing():
