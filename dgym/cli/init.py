@@ -96,7 +96,7 @@ def _check_and_complete(proposal: Proposal, target: Path, *, yes: bool) -> bool:
         question = f"The tests lack {', '.join(lacking)}. Add it to the requirements?"
         if not lacking or not (yes or (sys.stdin.isatty() and click.confirm(question, default=True))):
             break
-        source = RequirementsSource(file="what the tests lacked", lines=tuple(lacking))
+        source = RequirementsSource(file="a run of the tests", lines=tuple(lacking))
         requirements = msgspec.structs.replace(requirements, sources=(*requirements.sources, source))
         pinned = pin(requirements)
         if pinned is not None and pinned.lines == proposal.pinned.lines:
@@ -119,7 +119,7 @@ def _with_pass_as_note(found: Assessment) -> Assessment:
 def missing_requirements(
     unmet: Sequence[UnmetRequirement], requirements: Requirements, own: frozenset[str]
 ) -> list[str]:
-    """Return the known distributions that provide what the tests lack and that are not required yet.
+    """Return the known distributions that meet the unmet requirements of the tests and that are not required yet.
 
     Modules in ``own`` are skipped: they belong to the repository, so a distribution of the index would be wrong.
     """
@@ -153,7 +153,8 @@ def _report(proposal: Proposal, target: Path) -> None:
     found, requirements = proposal.found, proposal.requirements
     echo(printable_line(f"tests: {proposal.entrypoint.command} ({proposal.entrypoint.why})"))
     declared = f"{len(requirements.lines)} from {', '.join(requirements.files)}" if requirements.files else "none found"
-    declared += f", with what they need {len(proposal.pinned.lines)} exact versions" if proposal.pinned.lines else ""
+    if proposal.pinned.lines:
+        declared += f", {len(proposal.pinned.lines)} exact versions with their dependencies"
     echo(printable_line(f"requirements: {declared}"))
     for warning in _warnings(proposal, target):
         echo(printable_line(f"Warning: {warning}"), err=True)
@@ -182,18 +183,18 @@ def _warnings(proposal: Proposal, target: Path) -> list[str]:
         warnings.append(f"{proposal.entrypoint.why}: spec.task.entrypoint")
     warnings += [f"left out: {text}" for text in left_out(proposal)]
     warnings += [f"{path} is copied for each episode; keep it elsewhere to start faster" for path in found.bulky]
-    warnings += [f"{path} goes into the sandbox, where programs can read it" for path in found.secrets]
+    warnings += [f"{path} is copied into the sandbox, where programs can read it" for path in found.secrets]
     if target.is_relative_to(found.root):
         warnings.append(f"{target.name} is in the repository, where the agent can read it")
     python = proposal.requirements.python
     running = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if proposal.python is not None:
         warnings.append(
-            f"the repository asks for Python {python}, and dgym runs under {running}: {proposal.python} is used"
+            f"the repository requires Python {python}, and dgym runs under {running}: {proposal.python} is used"
         )
     elif not allows(python, sys.version_info[:2]):
         warnings.append(
-            f"the repository asks for Python {python}, and dgym runs under {running}; make a virtual environment of"
+            f"the repository requires Python {python}, and dgym runs under {running}; make a virtual environment of"
             " another Python with pytest and the requirements, and name it: --python PATH"
         )
     return warnings

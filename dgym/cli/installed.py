@@ -118,7 +118,7 @@ async def _engines(name: str) -> "list[Engine]":
             found.append(await find_engine(candidate))
         except SandboxStartFailed as error:
             if shutil.which(candidate):
-                echo(f"containers were not looked for: {error}", err=True)
+                echo(f"containers were not searched: {error}", err=True)
     return found
 
 

@@ -28,7 +28,7 @@ _STARTING_SECONDS = 1.0
     type=click.Choice(["sidecar", "sandbox", "verifier", "install", "copy"]),
     default="sidecar",
     show_default=True,
-    help="Whose log.",
+    help="The container whose log is shown.",
 )
 @takes_cluster_place()
 def logs_command(name: str, follow: bool, container: str, place: ClusterPlace) -> None:
@@ -144,13 +144,13 @@ async def _print_stored(client: Client, view: EpisodeView, container: str, syste
     if container != "sidecar":
         raise ClusterError(f"Episode {name} has no pod, and the log of its {container} is gone; leave out --container")
     if not view.status.attempt:
-        raise ClusterError(f"Episode {name} has had no pod yet ({_waiting_for(view)}); -f waits for it")
+        raise ClusterError(f"Episode {name} does not have a pod yet ({_waiting_for(view)}); -f waits for it")
     async with open_results(client, system_namespace) as reader:
         files = [file for file in await reader.files(client.namespace, name) if file.path.endswith(f"/{LOG}")]
         own = [file for file in files if file.path.split("/")[2] == view.metadata.uid]
         if not own:
             over = view.status.has("Finished")
-            remedy = "the Episode is finished and gets no other pod" if over else "-f waits for its next pod"
+            remedy = "the Episode has finished and does not get another pod" if over else "-f waits for its next pod"
             raise ClusterError(f"Episode {name} has no pod, and no log of it is stored; {remedy}")
         newest = max(own, key=lambda file: int(file.path.split("/")[3]))
         echo(f"the pod is gone; this is the stored log of attempt {newest.path.split('/')[3]}", err=True)

@@ -103,7 +103,7 @@ def load_bundle(name: str) -> list[Loaded]:
     known = list(bundled())
     if name not in known:
         guess = nearest(name, known)
-        hint = f"did you mean {guess!r}?" if guess else f"there are: {', '.join(known)}"
+        hint = f"did you mean {guess!r}?" if guess else f"the benchmarks are {', '.join(known)}"
         raise ManifestError(f"--bundled {name}: no such benchmark; {hint}")
     source = f"{PREFIX}{name}"
     tasks = [Loaded(task, source, number) for number, task in enumerate(load_bundled(name), start=2)]
@@ -116,7 +116,7 @@ def place_of(item: Loaded) -> str:
 
 
 def resource_name(text: str, default: str = "repository", *, limit: int | None = NAME_LIMIT) -> str:
-    """Turn ``text`` into a valid name of a resource, or return ``default`` if nothing of it is valid."""
+    """Turn ``text`` into a valid name of a resource, or return ``default`` if no character of it is valid."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     return name[:limit].rstrip("-") or default
 
@@ -164,7 +164,7 @@ def _manifests_in(path: Path) -> list[Path]:
         return [path]
     files = sorted(file for file in path.iterdir() if file.suffix in _MANIFEST_SUFFIXES and file.is_file())
     if not files:
-        raise ManifestError(f"-f {path}: the folder holds no manifest ({', '.join(_MANIFEST_SUFFIXES)})")
+        raise ManifestError(f"-f {path}: the folder does not contain a manifest ({', '.join(_MANIFEST_SUFFIXES)})")
     return files
 
 
@@ -185,6 +185,6 @@ def _refuse_duplicates(found: Sequence[Loaded]) -> None:
         other = places.setdefault((item.resource.kind, metadata.namespace, metadata.name), item)
         if other is not item and msgspec.to_builtins(other.resource) != msgspec.to_builtins(item.resource):
             raise ManifestError(
-                f"{item.file}: document {item.document}: {item.resource.kind} {metadata.name} stands in {other.file},"
-                f" document {other.document}, too, and differently; give each its own name"
+                f"{item.file}: document {item.document}: {item.resource.kind} {metadata.name} is also in {other.file},"
+                f" document {other.document}, with other content; use different names"
             )

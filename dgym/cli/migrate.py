@@ -239,11 +239,11 @@ def _set_memory(migration: Migration, _key: str, value: Any) -> None:
 
 def _set_history(migration: Migration, key: str, value: Any) -> None:
     if int(value) < 0 or value is False:
-        migration.note(key, "requests hold every step, as without this limit", KeyResult.NEEDLESS)
+        migration.note(key, "requests contain every step, as without this limit", KeyResult.NEEDLESS)
     elif key.endswith("token_cutoff"):
         migration.note(key, "requests are kept within the model's context_limit, which llm.yaml sets")
     else:
-        migration.note(key, "requests hold every step; agent.parameters.compaction makes room in a full context")
+        migration.note(key, "requests contain every step; agent.parameters.compaction makes room in a full context")
 
 
 def _set_prompt(migration: Migration, key: str, value: Any) -> None:
@@ -253,7 +253,7 @@ def _set_prompt(migration: Migration, key: str, value: Any) -> None:
         migration.note(key, f"the agent {migration.agent['name']} has no such parameter")
     elif re.search(r"\{[{%#]", text.replace("{{ task }}", "")):
         migration.note(
-            key, f"the template uses names of debug-gym; agent.parameters.{name} takes one with dgym's names"
+            key, f"the template uses names of debug-gym; agent.parameters.{name} takes a template with dgym's names"
         )
     elif text.strip():
         migration.parameters[name] = {"inline": text}
@@ -275,7 +275,7 @@ def _set_setup(migration: Migration, key: str, value: Any) -> None:
         packages = shlex.split(match[1]) if match else []
         if not packages or any(word.startswith(("-", ".", "/")) for word in packages):
             migration.task.setdefault("setupCommands", []).append(command)
-            text = f"{command!r} runs without network; what it downloads belongs in the image"
+            text = f"{command!r} runs without network; put the files that it downloads into the image"
             migration.note(key, text, KeyResult.CHANGED)
             continue
         # dgym always installs pytest.
@@ -354,7 +354,7 @@ _REWRITES = _field("agent", "maxRewrites", lambda value: int(value) if int(value
 _BREAKPOINTS = _note(
     "the observations of pdb always show the breakpoints that a call sets or moves", KeyResult.NEEDLESS
 )
-_FROM_MANIFESTS = _note("the file or address that dgym benchmark import reads takes its place")
+_FROM_MANIFESTS = _note("dgym benchmark import reads a file or an address instead")
 _PATH = _field("run", "path", str)
 _TERMINAL: dict[str, Rule] = {
     "type": _set_terminal,
@@ -437,7 +437,7 @@ KEYS: dict[str, Rule] = {
     ),
     **dict.fromkeys(
         ("system_prompt_template_file", "agent.system_prompt_template_file", "agent.instance_prompt_template_file"),
-        _note("templates have other variables in dgym; agent.parameters.systemPrompt names one"),
+        _note("templates have other variables in dgym; agent.parameters.systemPrompt names a template"),
     ),
     "use_conversational_prompt": _note("prompts are always conversations", KeyResult.NEEDLESS),
     "save_patch": _note("the patch is always stored, as patch.diff", KeyResult.NEEDLESS),
@@ -549,7 +549,7 @@ def _add_custom(migration: Migration, documents: _Documents, *, config: Path, ou
     if repository is not None and not repository.is_dir():
         raise ManifestError(
             f"{config}: the directory {path} was not found here, beside the configuration or one level above it;"
-            f" correct the path of section {migration.name}, or start dgym migrate where it is"
+            f" correct the path of section {migration.name}, or start dgym migrate in the directory that contains it"
         )
     if repository is None and "image" not in migration.task:
         raise ManifestError(
@@ -581,8 +581,8 @@ def _add_benchmark(migration: Migration, documents: _Documents) -> None:
         chosen = [name for name in wanted if name in known]
         tasks = {"tasks": [{"name": name} for name in chosen or known]}
         text = (
-            f"dgym's {benchmark} has programs of its own: {', '.join(known)}; for debug-gym's, convert a configuration"
-            " with the directory of each as path"
+            f"dgym's {benchmark} has programs of its own: {', '.join(known)}; for the programs of debug-gym, convert a"
+            " configuration with the directory of each program as path"
         )
         migration.note("problems", text, KeyResult.LOST if chosen else KeyResult.CHANGED)
     else:
@@ -590,9 +590,9 @@ def _add_benchmark(migration: Migration, documents: _Documents) -> None:
         if not wanted:
             tasks = {"taskSelector": {"matchLabels": {BENCHMARK_LABEL: _name(benchmark)}}}
         if not wanted and problems != "all":
-            migration.note("problems", f"{problems!r}: the set takes every task with the label {label}")
+            migration.note("problems", f"{problems!r}: the set contains every task with the label {label}")
         migration.run["import"] = benchmark
-        text = f"{named} does not come with dgym: {_import_command(benchmark)} reads it"
+        text = f"{named} does not come with dgym: {_import_command(benchmark)} imports it"
         migration.note("benchmark", text, KeyResult.CHANGED)
     for key in dict.fromkeys(migration.origins.values()):
         migration.note(key, "belongs to the tasks of the benchmark, whose manifests set it")
@@ -659,7 +659,7 @@ def _is_below(repository: Path, folder: Path) -> bool:
     help="File for the manifest. [default: standard output]",
 )
 @click.option(
-    "--agent", metavar="NAME", shell_complete=complete_agents, help="Only this section. [default: all of them]"
+    "--agent", metavar="NAME", shell_complete=complete_agents, help="Only this section. [default: all sections]"
 )
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def migrate_command(config: str, output: str | None, agent: str | None, force: bool) -> None:

@@ -79,7 +79,7 @@ _sandbox = click.option(
     type=click.Choice(["auto", "bubblewrap", "container", "none"]),
     default="auto",
     show_default=True,
-    help="Where programs run. auto: a container for tasks with an image, else bubblewrap, else a container.",
+    help="The kind of sandbox. auto: a container for tasks with an image, else bubblewrap, else a container.",
 )
 engine_option = click.option(
     "--engine",
@@ -181,7 +181,7 @@ def _existing(python: str | None) -> str | None:
 class ClusterPlace(NamedTuple):
     """Values of the options that choose a cluster, a namespace in it, and the namespace in which dgym is installed.
 
-    Without ``context`` it is the current context of the kubeconfig, and without ``namespace`` that of the context.
+    The default of ``context`` is the current context of the kubeconfig, that of ``namespace`` the context's namespace.
     """
 
     namespace: str | None = None
@@ -191,10 +191,10 @@ class ClusterPlace(NamedTuple):
 
 _CLUSTER_PLACE = {
     "namespace": click.option(
-        "-n", "--namespace", metavar="NAME", help="The namespace. [default: the context's, else default]"
+        "-n", "--namespace", metavar="NAME", help="The namespace. [default: the namespace of the context, else default]"
     ),
     "context": click.option(
-        "--context", metavar="NAME", help="The context of the kubeconfig. [default: its current one]"
+        "--context", metavar="NAME", help="The context of the kubeconfig. [default: the current context]"
     ),
     "system_namespace": click.option(
         "--system-namespace",

@@ -167,7 +167,7 @@ def printable_messages() -> Iterator[None]:
 
 @contextlib.contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise ``KeyboardInterrupt`` too, so that sandboxes end together with their terminal."""
+    """Make SIGTERM and SIGHUP raise ``KeyboardInterrupt``, so that sandboxes end together with their terminal."""
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield

@@ -185,7 +185,7 @@ def _steps(arms: Sequence[PlottedArm], _confidence: float) -> Figure:
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("Steps")
-    axes.set_ylabel("Resolved within so many steps")
+    axes.set_ylabel("Resolved within N steps")
     axes.grid(color="#dddddd")
     _legend(axes, len(arms))
     return figure

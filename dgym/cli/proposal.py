@@ -103,7 +103,7 @@ def find_entrypoint(found: Survey, doctests: Sequence[str] = ()) -> Entrypoint:
     holding = [path for path in found.other_tests if _holds_tests(found.root, path)]
     if holding:
         named = " ".join(map(shlex.quote, holding[:_TEST_FILES]))
-        return Entrypoint(f"{pytest} {named}", f"{holding[0]} holds tests")
+        return Entrypoint(f"{pytest} {named}", f"{holding[0]} contains tests")
     if found.other_tests:
         first = found.other_tests[0]
         return Entrypoint(f"python {shlex.quote(first)}", f"{first} is a program; its exit status is the score")

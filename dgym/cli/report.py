@@ -148,7 +148,7 @@ def _plot(run: Run, target: str, names: Sequence[str], confidence: float, prices
     for path in written:
         echo(f"drawn: {path}", err=True)
     if left_out:
-        echo(f"{left_out} episodes of the smallest arms are in no figure", err=True)
+        echo(f"{left_out} episodes of the smallest arms are not in the figures", err=True)
 
 
 def _print_json(run: Run, report: Report) -> None:

@@ -259,7 +259,7 @@ def show_stories(directories: Sequence[str], *, step: int | None = None) -> None
     for directory in directories:
         attempts = newest_attempts(Path(directory))
         if not attempts:
-            raise UsageFailure(f"{directory}: no episode is stored there; give a directory of dgym run or dgym results")
+            raise UsageFailure(f"{directory} does not contain an episode; give a directory of dgym run or dgym results")
         for attempt in attempts:
             show_story(attempt, only=step)
 

@@ -98,7 +98,7 @@ _WAIT_SECONDS = 30.0
 )
 @click.option("--force", is_flag=True, help="Also run finished episodes again.")
 @click.option("--force-failed", is_flag=True, help="Run failed episodes again, such as those of ModelError.")
-@click.option("-v", "--verbose", is_flag=True, help="Show what agents think, do and see, and what episodes log.")
+@click.option("-v", "--verbose", is_flag=True, help="Show thoughts, calls and observations of agents, and the logs.")
 @click.option(
     "--debug",
     is_flag=True,

@@ -143,7 +143,7 @@ def _task(spec: DebugTaskSpec, where: str) -> DebugTaskSpec:
     except OSError as error:
         raise ManifestError(f"{where}: {error.filename or root} cannot be read: {error.strerror}") from error
     if not files:
-        raise ManifestError(f"{where}: {root} holds no file; give the directory of the repository")
+        raise ManifestError(f"{where}: {root} does not contain files; give the directory of the repository")
     return msgspec.structs.replace(spec, source=SourceSpec(files=files))
 
 
@@ -155,7 +155,7 @@ def _files(root: Path, where: str, room: int) -> Iterator[InlineFile]:
             continue
         room -= entry.stat(follow_symlinks=False).st_size
         if room < 0:
-            raise ManifestError(f"{where}: {root} holds more than the {INLINE_LIMIT} bytes of a manifest; {_REMEDY}")
+            raise ManifestError(f"{where}: {root} has more than the {INLINE_LIMIT} bytes of a manifest; {_REMEDY}")
         data, mode = Path(entry.path).read_bytes(), entry.stat(follow_symlinks=False).st_mode & 0o777
         try:
             yield InlineFile(path=path, content=data.decode("utf-8"), mode=mode)
@@ -207,7 +207,7 @@ def submit_command(
     reached, 2 usage or manifest, 130 Ctrl-C (the episodes continue).
     """
     if wait and (dry_run or output):
-        raise click.UsageError(f"--{'output' if output else 'dry-run'} creates nothing to --wait for; leave one out")
+        raise click.UsageError(f"--wait cannot be combined with --{'output' if output else 'dry-run'}")
     if base is not None and registry is None:
         raise click.UsageError("--base requires --registry, because it is only used to build images")
     loaded = read_episodes(inputs)

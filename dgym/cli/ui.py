@@ -17,7 +17,7 @@ from dgym.ui import export, export_single, serve
 @click.argument("results", default="", metavar="[RESULTS]", shell_complete=complete_directories)
 @click.option("--cluster", is_flag=True, help="Show the Episodes of a namespace of a cluster instead.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="Port of the page. [default: any free one]"
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="Port of the page. [default: a free port]"
 )
 @click.option(
     "--export", "directory", metavar="DIR", help="Write the pages as files into DIR instead, for any web server."

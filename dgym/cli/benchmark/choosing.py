@@ -49,7 +49,7 @@ def _all(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorate
 
 
-split_option = click.option("--split", metavar="NAME", help="The split. [default: the only one that was imported]")
+split_option = click.option("--split", metavar="NAME", help="The split. [default: the only imported split]")
 takes_choice = _all(
     split_option,
     click.option(
@@ -59,7 +59,7 @@ takes_choice = _all(
         metavar="IDS|FIELD=PATTERN",
         help="Only these instances: ids with commas, or a field of the rows. * matches any text.",
     ),
-    click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N of them."),
+    click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N instances."),
     click.option(
         "--image",
         "template",

@@ -128,7 +128,7 @@ def show_command(name: str, split: str | None, output: str) -> None:
     shell_complete=complete_paths,
     help="JSON lines, a JSON list or parquet; for some adapters a directory, an archive or, with --revision, git.",
 )
-@click.option("--adapter", metavar="NAME", help="Adapter that reads the rows. [default: NAME itself]")
+@click.option("--adapter", metavar="NAME", help="Adapter that reads the rows. [default: the adapter NAME]")
 @click.option("--split", default="test", show_default=True, metavar="NAME", help="The split of the rows.")
 @click.option("--sha256", metavar="DIGEST", help="The SHA-256 that the source must have.")
 @click.option("--revision", metavar="COMMIT", help="The commit, if the source is the URL of a git repository.")

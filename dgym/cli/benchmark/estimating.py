@@ -170,7 +170,7 @@ def estimate(
     pods, cpus = _times(planned, similar, step_seconds)
     incoming, outgoing = _tokens(similar)
     return Estimate(
-        pods=Figure(value=len(planned), basis="counted", source="episodes of the set; each retry is one more"),
+        pods=Figure(value=len(planned), basis="counted", source="episodes of the set; each retry is one more pod"),
         images=_image_count(planned, names),
         pull_bytes=_pull_bytes(len(names), image_bytes),
         pod_hours=pods,
@@ -207,7 +207,7 @@ def _times(planned: Sequence[PlannedEpisode], similar: SimilarEpisodes, step_sec
             Figure(value=busy / _HOUR, basis="measured", source=f"{source}, without the waits for models"),
         )
     seconds = [_longest_seconds(each, step_seconds) for each in planned]
-    cpus = sum(each * _cpus(one.task) for each, one in zip(seconds, planned, strict=True))
+    cpus = sum(each * _cpus(episode.task) for each, episode in zip(seconds, planned, strict=True))
     source = f"at most: maxSteps, {step_seconds:g} s each (--step-seconds), within activeDeadlineSeconds"
     return (
         Figure(value=sum(seconds) / _HOUR, basis="assumed", source=source),
@@ -274,7 +274,7 @@ def _cost(planned: Sequence[PlannedEpisode], similar: SimilarEpisodes, prices: M
             missing = "no prices in llm.yaml" if price is None else "no earlier results (--history)"
             return Figure(value=None, basis="unknown", source=f"{missing} of model {agent.model}")
     if not sources:
-        return Figure(value=0, basis="counted", source="no model is asked")
+        return Figure(value=0, basis="counted", source="the agent does not use a model")
     return Figure(value=total, basis="assumed" if assumed else "measured", source="; ".join(sorted(sources)))
 
 

@@ -297,7 +297,7 @@ _PREFIXES = {
 
 @contextlib.asynccontextmanager
 async def connect(place: ClusterPlace) -> AsyncIterator[Client]:
-    """Yield a client of the cluster. ``client.namespace`` is the namespace that the command works in.
+    """Yield a client of the cluster. ``client.namespace`` is the namespace of the command.
 
     Raises:
         DgymError: The context does not exist, or the cluster cannot be reached or refuses a request of the block.
@@ -305,7 +305,7 @@ async def connect(place: ClusterPlace) -> AsyncIterator[Client]:
     access = await load_access(context=place.context)
     if place.namespace:
         access = msgspec.structs.replace(access, namespace=place.namespace)
-    rng = Random()  # noqa: S311 - spreads retries, hides nothing
+    rng = Random()  # noqa: S311 - not for secrets
     client = Client(access, clock=SystemClock(), random=rng, qps=200, burst=1000, resend=False, user_agent="dgym")
     async with client:
         try:
@@ -361,7 +361,7 @@ async def follow(
         decode=view,
         store=store,
         clock=clock,
-        random=Random(),  # noqa: S311 - spreads retries, hides nothing
+        random=Random(),  # noqa: S311 - not for secrets
         namespace=namespace,
         label_selector=label_selector,
         field_selector=field_selector,
@@ -390,7 +390,9 @@ def _split_name(text: str) -> tuple[str | None, str]:
     if not slash:
         return None, text
     if prefix.lower() not in _PREFIXES:
-        raise UsageFailure(f"{text}: '{prefix}' is not a kind to name here; write episode/{name} or episodeset/{name}")
+        raise UsageFailure(
+            f"{text}: this command does not accept the kind '{prefix}'; write episode/{name} or episodeset/{name}"
+        )
     return _PREFIXES[prefix.lower()], name
 
 
@@ -415,7 +417,7 @@ async def _unknown(client: Client, text: str, kinds: tuple[str, ...]) -> str:
             known += [item.metadata.name for item in items]
     what = " or ".join([wanted] if wanted else kinds)
     guess = nearest(name, known)
-    remedy = f"did you mean '{guess}'?" if guess else "dgym get lists what is there, -n chooses another namespace"
+    remedy = f"did you mean '{guess}'?" if guess else "dgym get lists the objects, -n chooses another namespace"
     return f"{text}: no {what} of that name in namespace {client.namespace}; {remedy}"
 
 

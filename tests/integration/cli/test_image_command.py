@@ -163,7 +163,7 @@ def test_a_task_with_requirements_is_not_submitted_without_an_image(dgym, manife
         (("image", "build", "task.yaml", "--push", "https://registry"), "'https://registry' is not a registry"),
         (("image", "build", "task.yaml", "--builder", "buildctl"), "give --push"),
         (("submit", "task.yaml", "--base", "a:1"), "--base requires --registry"),
-        (("submit", "task.yaml", "--output", "yaml", "--wait"), "--output creates nothing to --wait for"),
+        (("submit", "task.yaml", "--output", "yaml", "--wait"), "--wait cannot be combined with --output"),
     ],
 )
 def test_options_that_do_not_go_together_are_usage_errors(dgym, manifest, arguments, message):

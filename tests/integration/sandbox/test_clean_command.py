@@ -88,4 +88,4 @@ def test_an_engine_that_does_not_answer_is_mentioned(machine_state, tmp_path, cl
     program.chmod(0o755)
     done = clean()
     assert done.returncode == 0
-    assert "containers were not looked for: docker does not answer: cannot connect" in done.stderr
+    assert "containers were not searched: docker does not answer: cannot connect" in done.stderr

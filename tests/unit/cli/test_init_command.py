@@ -122,7 +122,7 @@ def test_doubts_are_told(init, tmp_path):
     (root / "node_modules").mkdir()
     done = init(tmp_path, "empty")
     assert done.exit_code == 0
-    for expected in ("no tests were found", "Pipfile: not read", "asks for Python >=99.0", "node_modules is copied"):
+    for expected in ("no tests were found", "Pipfile: not read", "requires Python >=99.0", "node_modules is copied"):
         assert expected in done.output
 
 

@@ -89,13 +89,13 @@ def test_every_section_becomes_an_episode_over_one_task(folder):
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
-        ("memory_size: 3", "requests hold every step; agent.parameters.compaction makes room"),
+        ("memory_size: 3", "requests contain every step; agent.parameters.compaction makes room"),
         (
             "reset_prompt_history_after_rewrite: true",
-            "requests hold every step; agent.parameters.compaction makes room",
+            "requests contain every step; agent.parameters.compaction makes room",
         ),
-        ("reset_prompt_history_after_rewrite: false", "requests hold every step, as without this limit"),
-        ("memory_size: -1", "requests hold every step, as without this limit"),
+        ("reset_prompt_history_after_rewrite: false", "requests contain every step, as without this limit"),
+        ("memory_size: -1", "requests contain every step, as without this limit"),
     ],
 )
 def test_a_history_of_some_steps_is_not_converted(folder, setting, text):
@@ -173,7 +173,7 @@ def test_other_benchmarks_become_sets_that_wait_for_their_tasks(folder):
     text = "debug_agent: {benchmark: swebench, problems: %s, env_kwargs: {run_timeout: 3, dataset_id: x}}"
     (found,), report = converted(folder, text % "all")
     assert found.spec.task_selector.match_labels == {"dgym.dev/benchmark": "swebench"}
-    assert "swebench does not come with dgym: dgym benchmark import swebench --from FILE reads it" in report
+    assert "swebench does not come with dgym: dgym benchmark import swebench --from FILE imports it" in report
     assert "Next: dgym benchmark import swebench --from FILE\n" in report
     assert "dgym run out.yaml -f swebench-tasks" in report
     assert "env_kwargs.run_timeout: belongs to the tasks of the benchmark" in report

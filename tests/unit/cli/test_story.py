@@ -169,7 +169,7 @@ def test_a_directory_without_episodes_is_an_error_with_a_remedy(dgym, tmp_path):
     (tmp_path / "empty").mkdir()
     done = dgym("--story", "empty")
     assert done.exit_code != 0
-    assert "empty: no episode is stored there" in str(done.output) + str(done.exception)
+    assert "empty does not contain an episode" in str(done.output) + str(done.exception)
 
 
 def test_a_directory_that_does_not_exist_is_an_error_without_a_cluster(dgym):

@@ -90,7 +90,7 @@ def test_without_click_the_command_says_what_to_install():
         (["run", "x.yaml", "--sandbox", "docker"], "bubblewrap"),
         (["run", "x.yaml", "--python", "/no/such/python"], "/no/such/python does not exist"),
         (["run", "none.yaml"], "none.yaml: no such file"),
-        (["run", "-f", "empty"], "holds no manifest"),
+        (["run", "-f", "empty"], "does not contain a manifest"),
         (["run", "x.yaml", "-p", "agent.maxStep=3"], "did you mean 'agent.maxSteps'?"),
         (["run", "x.yaml", "-p", "agent.maxSteps"], "path=value"),
         (["run", "x.yaml", "-p", "agent.maxSteps=0"], "agent.maxSteps"),
@@ -223,7 +223,7 @@ def test_the_same_name_with_two_meanings_is_refused(dgym, tmp_path, manifest):
     (tmp_path / "y.yaml").write_text(TASK.replace("x = 1", "x = 2"))
     done = dgym("validate", manifest, str(tmp_path / "y.yaml"))
     assert done.exit_code == 2
-    assert "stands in" in done.output
+    assert "is also in" in done.output
 
 
 def test_tools_are_listed_and_shown(dgym):

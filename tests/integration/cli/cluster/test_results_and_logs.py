@@ -189,14 +189,14 @@ def test_a_finished_episode_without_a_log_waits_for_no_pod(cluster, dgym):
     over = [{"type": "Finished", "status": "True", "reason": "SandboxStartFailed"}]
     cluster.episode("fix", attempt=1, reason="SandboxStartFailed", conditions=over)
     error = dgym("logs", "fix", status=1).err
-    assert "no log of it is stored; the Episode is finished and gets no other pod" in error
+    assert "no log of it is stored; the Episode has finished and does not get another pod" in error
 
 
 def test_no_log_yet(cluster, dgym):
     conditions = [{"type": "SandboxReady", "status": "False", "reason": "Unschedulable", "message": "no node fits"}]
     cluster.episode("fix", reason="Unschedulable", conditions=conditions)
     error = dgym("logs", "fix", status=1).err
-    assert "Episode fix has had no pod yet (Unschedulable: no node fits); -f waits for it" in error
+    assert "Episode fix does not have a pod yet (Unschedulable: no node fits); -f waits for it" in error
 
 
 def test_what_an_agent_answers_stays_in_its_place():

@@ -151,7 +151,7 @@ def test_a_name_that_is_nearly_right(dgym, namespace):
     namespace.create("Episode", "fix-calc", EPISODE)
     assert "fix-clac: no Episode or EpisodeSet of that name" in dgym("get", "fix-clac", status=2).err
     assert "did you mean 'fix-calc'?" in dgym("cancel", "episode/fix-clac", status=2).err
-    assert "'pod' is not a kind to name here; write episode/x" in dgym("cancel", "pod/x", status=2).err
+    assert "this command does not accept the kind 'pod'; write episode/x" in dgym("cancel", "pod/x", status=2).err
 
 
 def test_cancelling(dgym, namespace):
@@ -264,7 +264,7 @@ def test_credentials_that_are_not_taken(kinds, kubeconfig):
         (["get", "--watch", "--output", "json"], "--watch shows tables"),
         (["get", "--watch", "--output", "yaml"], "watch with kubectl get -w -o yaml"),
         (["submit"], "name at least one manifest, or a benchmark with --bundled"),
-        (["submit", "--bundled", "mini_nightmare", "--wait", "--dry-run"], "--dry-run creates nothing to --wait for"),
+        (["submit", "--bundled", "mini_nightmare", "--wait", "--dry-run"], "--wait cannot be combined with --dry-run"),
     ],
 )
 def test_usage(arguments, message):
