@@ -16,7 +16,7 @@ from dgym.wire.http import EPOCH_HEADER, IDEMPOTENCY_HEADER, PROXIED_AUTHORIZATI
 from dgym.wire.signing import WINDOW_SECONDS, SignedRequest, read_epoch, read_request
 
 _NONCES = 16_384
-"""Most nonces that are remembered for each role."""
+"""Maximum number of nonces that are stored for each role."""
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Access:
         """
         if role not in allowed:
             needed = " or ".join(allowed)
-            raise CallError(ErrorCode.FORBIDDEN, f"this call needs the token of the role {needed}, not of {role}")
+            raise CallError(ErrorCode.FORBIDDEN, f"this call requires the token of the role {needed}, not of {role}")
         if role in self._without_epoch or EPOCH_HEADER not in headers:
             caller = Caller(role=role, epoch=None)
         else:
@@ -93,7 +93,7 @@ class Access:
         """
         superseded = caller.role in self._assigned if caller.epoch is None else caller.epoch < self._epoch
         if superseded:
-            which = "no epoch" if caller.epoch is None else f"epoch {caller.epoch}"
+            which = "a call without an epoch" if caller.epoch is None else f"epoch {caller.epoch}"
             message = f"{which} is superseded by {self._epoch}: another driver has this episode"
             raise CallError(ErrorCode.SUPERSEDED, message)
 
@@ -103,7 +103,7 @@ class Access:
         except ValueError as error:
             raise CallError(ErrorCode.INVALID_ARGUMENT, f"{EPOCH_HEADER}: {error}") from None
         if epoch is None:
-            message = f"{EPOCH_HEADER}: the operator has not given this epoch to the role {role}"
+            message = f"{EPOCH_HEADER}: the operator did not sign this epoch for the role {role}"
             raise CallError(ErrorCode.FORBIDDEN, message)
         return epoch
 

@@ -1,6 +1,6 @@
 """The HTTP routes of one attempt: each checks the request, limits concurrent calls, signs and logs the answer.
 
-Probes need no signature. The routes of a sidecar in a sandbox pool are different until one call of the operator binds
+Probes are not signed. The routes of a sidecar in a sandbox pool are different until one call of the operator binds
 it to an attempt. Before this call only the operator has a token for the sidecar. The call is answered when the sidecar
 serves the calls of the attempt, so that an agent pod or driver that gets its token after the answer is not refused. A
 replayed call is refused because of its nonce.
@@ -106,7 +106,7 @@ class Guard:
         except StillRunning:
             return _signed(json_response(Accepted(running=True), status=202), signed), "running"
         except ConnectionError:
-            raise  # the client has gone
+            raise  # the client has closed the connection
         except Exception as error:
             body = describe(error)
             if body.code is ErrorCode.INTERNAL:
@@ -298,7 +298,7 @@ class Binding:
         }
         for name, digest in digests.items():
             if digest == self._settings.bind_sha256:
-                message = f"{name} is the digest of the token that binds; give each role of the attempt its own token"
+                message = f"{name} is the digest of the token that binds; use different tokens"
                 raise CallError(ErrorCode.INVALID_ARGUMENT, message)
 
 

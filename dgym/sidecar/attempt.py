@@ -215,7 +215,7 @@ class Attempt:
         """Execute step ``seq``. A repeated call returns the same step."""
         session = self._running(request.usage)
         if seq == session.next_seq and session.step_in_flight is None and not self._ending:
-            # Raises here if the sandbox ended before this step was sent, so that the step is not blamed for it.
+            # Raises here if the sandbox ended before this step was sent, so that the step is not poisoned.
             self._runners.get("sandbox")
         try:
             await self._in_time(session.step(seq, checked_action(request.given)))

@@ -223,7 +223,7 @@ class Upload:
 
     Args:
         path: Path of the file.
-        limit: Most bytes of the file.
+        limit: Maximum number of bytes of the file.
         what: Name of the content, for messages.
     """
 

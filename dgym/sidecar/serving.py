@@ -33,7 +33,7 @@ from dgym.wire.outcome import TerminationMessage, encode_termination
 MAXIMUM_CONNECTIONS = 256
 MAXIMUM_PER_PEER = 128
 HEADER_LIMIT = 32 * 1024
-"""Most bytes of the first headers of a connection."""
+"""Maximum number of bytes of the first headers of a connection."""
 HEADER_SECONDS = 10.0
 _log = logging.getLogger("dgym.sidecar")
 _GRACE_SECONDS = 1.0

@@ -14,19 +14,20 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Each is an environment variable: the prefix ``DGYM_SIDECAR_`` and the name in capitals.
+    """The fields are environment variables: the prefix ``DGYM_SIDECAR_`` and the name in capitals.
 
     Attributes:
         host: Address to listen on.
-        port: Port to listen on; 0 takes a free one and names it in the log.
+        port: Port to listen on; 0 selects a free port, which is logged.
         allow_local_connections: Whether the port accepts connections from its own host; never in a pod, where programs
             of the sandbox are on the same host.
-        sandbox_socket: Where the sandbox's runner listens.
-        verifier_socket: Where the verifier's runner listens.
-        directory: Holds the uploaded workspace, and survives a restart of the container.
-        termination_log: Where the container's termination message is written.
+        sandbox_socket: Socket of the sandbox's runner.
+        verifier_socket: Socket of the verifier's runner.
+        directory: Directory of the uploaded workspace. It survives a restart of the container.
+        termination_log: File of the container's termination message.
         answer_seconds: A call that takes longer answers 202; drivers wait 30 s.
-        stop_timeout_seconds: How long after its order to end a sandbox may be seen running; more means hijacked.
+        stop_timeout_seconds: Time in which a sandbox may still run after its order to end. A sandbox that runs longer
+            counts as hijacked.
         confirmation_seconds: How long to wait for the operator's report that the sandbox has ended or still runs; less
             than the day for which the pod's own deadline exceeds the clocks of the episode.
         log_level: DEBUG, INFO, WARNING or ERROR.
@@ -93,7 +94,7 @@ _DIGESTS: dict[type[Settings | PooledSettings], tuple[str, ...]] = {
     Settings: tuple(f"{role}_sha256" for role in Role),
     PooledSettings: ("bind_sha256",),
 }
-_OF_ATTEMPTS = (*_DIGESTS[Settings], "episode", "episode_uid", "attempt")
+_ATTEMPT_FIELDS = (*_DIGESTS[Settings], "episode", "episode_uid", "attempt")
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings | PooledSettings:
@@ -120,7 +121,7 @@ def _kind(environment: Mapping[str, str]) -> type[Settings | PooledSettings]:
     """Return the class of the settings: ``PooledSettings`` for a sidecar of a sandbox pool."""
     bind = _variable("bind_sha256")
     if bind in environment:
-        if known := [each for name in _OF_ATTEMPTS if (each := _variable(name)) in environment]:
+        if known := [each for name in _ATTEMPT_FIELDS if (each := _variable(name)) in environment]:
             raise ManifestError(f"{bind} is for a sidecar that is bound later; remove it, or {', '.join(known)}")
         return PooledSettings
     digests = [_variable(name) for name in _DIGESTS[Settings]]

@@ -162,7 +162,7 @@ class BindRequest(WireMessage, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if len({self.prepare_sha256, self.drive_sha256, self.operate_sha256}) < len(Role):
-            raise ValueError("`prepareSha256`, `driveSha256` and `operateSha256` must differ: give each role its token")
+            raise ValueError("`prepareSha256`, `driveSha256` and `operateSha256` must differ: use different tokens")
 
 
 class Epochs(WireMessage, frozen=True, kw_only=True):
