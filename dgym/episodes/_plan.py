@@ -117,7 +117,7 @@ def stored_results(jobs: Iterable[Job]) -> list[StoredResult | None]:
 def _nothing_to_run(tasks: Iterable[str]) -> str:
     names = ", ".join(tasks)
     if not names:
-        return "nothing to run: the manifests hold no Episode and no EpisodeSet"
+        return "nothing to run: the manifests do not contain an Episode or an EpisodeSet"
     return (
         f"nothing to run: DebugTask {names} has no agent; add --agent NAME ({', '.join(agent_names())}; human is you at"
         " the keyboard), or an Episode that refers to the task"
@@ -145,7 +145,7 @@ def _jobs(
         if spec.agent is None:
             raise ManifestError(
                 f"{item.file}: {resource.kind} {resource.metadata.name}: spec.agent is missing, so the episode waits"
-                " for a driver from outside; name an agent to run it here: --agent NAME"
+                " for an external driver; name an agent to run it here: --agent NAME"
             )
         task = one.task
         source = fingerprints.of_source(task)

@@ -297,7 +297,7 @@ class Player:
         )
 
     def _with_environment(self) -> Provenance:
-        """The provenance with what the environment reported at the reset."""
+        """The provenance with the report of the environment at the reset."""
         assert self._env is not None
         environment = self._env.environment
         if environment is None:

@@ -190,7 +190,7 @@ class WorkerProcesses:
             self._stop()
 
     def _fill(self, schedule: Schedule) -> None:
-        """Start jobs up to the pool's size."""
+        """Start jobs up to the maximum number of jobs at a time."""
         active = sum(len(process.payloads) for process in self._processes)
         while active < self._size and self._may_start() and (job := schedule.next()) is not None:
             self._process_for(job).send(id(job), job, seconds=self._bounds(job).prepare)

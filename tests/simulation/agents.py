@@ -192,7 +192,7 @@ class AgentPod:
             if assignment.mode is AssignmentMode.RECOVER:
                 found = self.world.give_up(self, key)
                 if found is None:
-                    self._failed(assignment, "the store holds no result of this attempt")
+                    self._failed(assignment, "the store does not contain a result of this attempt")
                     return
             elif (found := self.world.store.get(key)) is not None:
                 await self._release(assignment)

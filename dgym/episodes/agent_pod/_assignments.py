@@ -248,7 +248,7 @@ class AssignmentProgress:
         """
         self.store_problem = error
         if error is not None:
-            _episode_log.warning("the store is asked again: %s", error)
+            _episode_log.warning("the call of the results store is repeated: %s", error)
             self._metrics.store_failed()
         waits = error is not None and self._state is AssignmentState.STORING
         if waits:

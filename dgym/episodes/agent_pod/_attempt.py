@@ -96,7 +96,7 @@ class _Attempt:
             # An agent pod that is considered lost may still be storing. It must not continue during a new attempt.
             stored = await self._record.give_up()
             if stored is None:
-                return failure(EndReason.SANDBOX_LOST, "the store holds no result of this attempt")
+                return failure(EndReason.SANDBOX_LOST, "the store does not contain a result of this attempt")
             if stored.reason.is_counted and not patch_is_signed(await self._record.patch(), stored):
                 return failure(EndReason.SANDBOX_LOST, "the sidecar has not signed the stored outcome and patch")
             return _finished(stored)

@@ -234,7 +234,7 @@ class AgentPodSettings(BaseSettings):
 
     host: str = Field(default="0.0.0.0", description="address to listen on")  # noqa: S104 - guarded by tokens and NetworkPolicy
     port: int = Field(
-        default=8081, ge=0, le=65535, description="port to listen on; 0 takes a free port, which is logged"
+        default=8081, ge=0, le=65535, description="port to listen on; 0 selects a free port, which is logged"
     )
     slots: int = Field(default=16, ge=1, le=10_000, description="episodes at the same time")
     results: str = Field(
@@ -242,7 +242,7 @@ class AgentPodSettings(BaseSettings):
     )
     tokens_directory: Path = Field(
         default=DIRECTORY,
-        description="holds agent-key, which authenticates the operator, and results-token-sha256",
+        description="directory of agent-key, which authenticates the operator, and of results-token-sha256",
     )
     namespaces: str = Field(
         default="", description="namespaces whose episodes it serves, and whose results, with commas; empty: all"
@@ -252,15 +252,15 @@ class AgentPodSettings(BaseSettings):
         description="hosts that git and archive sources may come from: HOST, HOST:PORT, *.DOMAIN or *, with commas",
     )
     cache_directory: Path = Field(default=Path("/var/cache/dgym"), description="packed sources")
-    cache_limit_bytes: int = Field(default=10 * 1024**3, ge=0, description="what packed sources may take together")
-    drain_seconds: float = Field(default=600.0, ge=0, description="how long running episodes may go on after SIGTERM")
+    cache_limit_bytes: int = Field(default=10 * 1024**3, ge=0, description="maximum size of all packed sources")
+    drain_seconds: float = Field(default=600.0, ge=0, description="time for running episodes after SIGTERM")
     store_retry_seconds: float = Field(
         default=30.0, gt=0, description="longest pause between tries while the results store does not answer"
     )
     store_patience_seconds: float = Field(
         default=600.0,
         ge=0,
-        description="how long the results store is asked again once the episode's pod is gone, too",
+        description="time for which storing is retried after the episode's pod stopped answering",
     )
     sandbox_silence_seconds: float = Field(
         default=60.0,
@@ -269,9 +269,9 @@ class AgentPodSettings(BaseSettings):
     )
     metrics_namespace_label: NamespaceMode = Field(
         default="auto",
-        description="namespaces that metrics of episodes name at most: `auto` 50, `true` 1,000, `false` none",
+        description="maximum number of namespaces in labels of episode metrics: `auto` 50, `true` 1,000, `false` none",
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="what is logged")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="minimum log level")
     pod_name: str = Field(default="", description="name of this pod, for logs")
 
     @field_validator("source_hosts")

@@ -206,7 +206,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         steps: The steps. The first is the reset; its text is empty if it was not recorded.
         poisoned: Numbers of the steps during which sandboxes died.
-        pending_exchanges: Exchanges that did not lead to a recorded step. The model is asked again.
+        pending_exchanges: Exchanges that did not lead to a recorded step. Their requests are repeated.
     """
 
     steps: tuple[TimedStep, ...]

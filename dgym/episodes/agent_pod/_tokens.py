@@ -71,11 +71,11 @@ def write_tokens(pool: Path, directory: Path, pod_uid: str) -> None:
         ValueError: A file of the pool is missing or invalid, or there is no UID.
     """
     if not pod_uid:
-        raise ValueError("DGYM_AGENT_POD_UID is not set: give it metadata.uid by the downward API")
+        raise ValueError("DGYM_AGENT_POD_UID is not set: set it to metadata.uid by the downward API")
     found = {name: _read(pool / name) for name in (POOL_KEY, RESULTS_DIGEST)}
     for name, text in found.items():
         if text is None:
-            raise ValueError(f"{pool / name} must hold {_LENGTH} hexadecimal digits, as the operator's Secret has them")
+            raise ValueError(f"{pool / name} must contain {_LENGTH} hexadecimal digits, as in the operator's Secret")
     written = {
         AGENT_POD_KEY: make_agent_pod_key(found[POOL_KEY] or "", pod_uid),
         RESULTS_DIGEST: found[RESULTS_DIGEST] or "",

@@ -71,7 +71,7 @@ def test_what_is_missing_is_named(pool, tmp_path, capsys):
     with pytest.raises(ValueError, match="DGYM_AGENT_POD_UID"):
         write_tokens(pool, tmp_path, "")
     (pool / "pool-key").write_text("short")
-    with pytest.raises(ValueError, match="pool-key must hold 64 hexadecimal digits"):
+    with pytest.raises(ValueError, match="pool-key must contain 64 hexadecimal digits"):
         write_tokens(pool, tmp_path, "uid")
     assert main({}) == 2
     assert "DGYM_AGENT_POD_UID" in capsys.readouterr().err
