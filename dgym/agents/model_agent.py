@@ -71,7 +71,7 @@ def read_settings(kind: type[S], parameters: Mapping[str, Any], *, agent: str) -
     for name in given:
         if name not in known:
             guess = nearest(name, known)
-            hint = f"did you mean {guess}?" if guess else f"known are: {', '.join(known)}"
+            hint = f"did you mean {guess}?" if guess else f"the parameters are: {', '.join(known)}"
             raise ManifestError(f"agent {agent} has no parameter {name!r}; {hint}")
     try:
         return msgspec.convert(given, kind)

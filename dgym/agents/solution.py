@@ -54,7 +54,7 @@ async def _check_debugger(env: Env, context: AgentContext) -> str | None:
     try:
         where, refused = await _set_breakpoint(env, context)
         if refused is not None:
-            return f"no breakpoint could be set: {refused}"
+            return f"a breakpoint could not be set: {refused}"
         stop = await _pdb(env, "c")
         frame = stop.get("frame")
         if frame is None and stop.get("exit_status") is None:

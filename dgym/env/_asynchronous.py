@@ -166,7 +166,7 @@ class AsyncRepoEnv:
         _check_seconds("wait_seconds", wait_seconds)
         waiting = retry_limits or RetryLimits()
         if token is None and "://" in url:
-            raise ArgumentError(f"token: the sidecar at {url} needs one; an Episode in a cluster is NAMESPACE/NAME")
+            raise ArgumentError(f"the sidecar at {url} requires a token; an Episode in a cluster is NAMESPACE/NAME")
         episode = None
         if token is not None:
             episode = RemoteEpisode(

@@ -72,7 +72,7 @@ def test_a_debugger_that_cannot_start_is_a_note_beside_the_solutions_outcome(fol
     (attempt,) = folder.attempts()
     result = json.loads((attempt / "result.json").read_text())
     assert (result["reason"], result["resolved"]) == ("Resolved", True)
-    assert "pdb sanity check: no breakpoint could be set" in result["notes"][-1]
+    assert "pdb sanity check: a breakpoint could not be set" in result["notes"][-1]
     assert "set debugEntrypoint" in result["notes"][-1]
 
 

@@ -17,7 +17,7 @@ def test_names_may_be_written_in_both_ways():
     ("parameters", "complaint"),
     [
         ({"treeDeph": 3}, "no parameter 'treeDeph'; did you mean treeDepth"),
-        ({"zzz": 3}, "known are: compaction"),
+        ({"zzz": 3}, "the parameters are: compaction"),
         ({"treeDepth": -1}, r"treeDepth of agent debug_agent is '-1'; it must be an integer from 0 to 20"),
         (
             {"evalOnReset": "yes"},

@@ -144,7 +144,7 @@ async def test_what_cannot_be_driven_is_said_at_once(driven):
         await connect(f"{driven.namespace.name}/none").reset()
     with pytest.raises(ArgumentError, match="NAMESPACE/NAME"):
         await connect("a/b/c").reset()
-    with pytest.raises(ArgumentError, match="needs one"):
+    with pytest.raises(ArgumentError, match="requires a token"):
         connect("http://10.0.0.7:8080")
     driven.namespace.create("Episode", "played", {"task": TASK, "agent": {"name": "solution"}})
     with pytest.raises(ArgumentError, match=r"has an agent \(solution\)"):
