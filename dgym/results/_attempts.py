@@ -51,7 +51,7 @@ class StoredResult(Result, frozen=True, kw_only=True):
         digest: The digest in the path of the files.
         start_time: Start of the attempt, RFC 3339 in UTC.
         wall_seconds: Duration of the whole attempt. None if one process began it and another stored its result.
-        provenance: What is needed to repeat the run.
+        provenance: The versions, parameters, prompts and model of the run.
     """
 
     namespace: str = "local"
@@ -207,7 +207,7 @@ class TimedStep(Step, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         elapsed_seconds: Time from the start of the attempt to the observation.
-        exchanges: The model's requests and replies before the call; absent if the model was not asked.
+        exchanges: The model's requests and replies before the call; absent if no request was sent.
     """
 
     elapsed_seconds: float = 0.0

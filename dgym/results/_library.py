@@ -422,7 +422,7 @@ class DirectoryLibrary(Library):
     """An index of the episodes below ``root``.
 
     ``root`` is a results directory, a part of one, or a directory that contains several. Links are not followed. An
-    update reads only what is new: it reads each result once, and lists a directory again only if its time has changed.
+    update reads only new files: it reads each result once, and lists a directory again only if its time has changed.
     """
 
     def __init__(self, root: Path) -> None:

@@ -314,15 +314,15 @@ class EpisodesCompared(msgspec.Struct, frozen=True):
         lines: The aligned steps.
         parted: Index of the first line with different calls, or at which one episode has ended. May be None.
         answered: Index of the first line with the same call and different observations. May be None.
-        knew_a: What the steps of A before ``parted`` showed.
-        knew_b: What the steps of B before ``parted`` showed.
+        known_a: Information in the steps of A before ``parted``.
+        known_b: Information in the steps of B before ``parted``.
     """
 
     lines: tuple[Line, ...]
     parted: int | None
     answered: int | None
-    knew_a: Knowledge
-    knew_b: Knowledge
+    known_a: Knowledge
+    known_b: Knowledge
 
 
 def compare_episodes(a: Story, b: Story) -> EpisodesCompared:

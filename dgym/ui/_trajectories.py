@@ -113,7 +113,7 @@ def read_story(data: bytes | None) -> Story:
 
 
 class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
-    """What the observations before a step showed: scores by step, files, breakpoints, and the current frame."""
+    """Information in the observations before a step: scores by step, files, breakpoints, and the current frame."""
 
     scores: tuple[tuple[int, str], ...] = ()
     files: tuple[str, ...] = ()
