@@ -92,9 +92,7 @@ def results_command(
     for name in names:
         # A name in a cluster has at most one slash, as in episode/NAME.
         if story and name.count("/") > 1 and not Path(name).is_dir():
-            raise click.UsageError(
-                f"{name}: this directory does not exist; give one that dgym run wrote its results to"
-            )
+            raise click.UsageError(f"{name}: this directory does not exist; give a results directory of dgym run")
     target = Path(directory)
     try:
         target.mkdir(parents=True, exist_ok=True)

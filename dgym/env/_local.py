@@ -186,7 +186,7 @@ def open_task(task: DebugTask | str | Path) -> DebugTask:
     if len(episodes) == 1:
         return find_task(episodes[0], tasks or bundled_tasks())
     found = f"{len(tasks)} DebugTasks and {len(episodes)} Episodes"
-    raise ManifestError(f"{task}: has {found}, not one of either; pass one of dgym.load() instead")
+    raise ManifestError(f"{task}: has {found}, and not exactly one task; pass one resource of dgym.load() instead")
 
 
 def _bundled_task(name: str) -> DebugTask:

@@ -398,7 +398,7 @@ class _Tree:
 def check_directory(directory: Path) -> None:
     """Raise ManifestError if ``directory`` does not exist."""
     if not directory.is_dir():
-        raise ManifestError(f"{directory}: the directory does not exist; give one that dgym run writes its results to")
+        raise ManifestError(f"{directory}: the directory does not exist; give a results directory of dgym run")
 
 
 def find_episodes(directory: Path) -> Iterator[list[Attempt]]:

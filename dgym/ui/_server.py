@@ -208,7 +208,7 @@ def _find(library: Library, name: str) -> EpisodeEntry:
     if not found:
         raise ManifestError(f"--single-file {name}: no episode of that name or path in {library.title}")
     some = ", ".join(entry.path for entry in found[:5])
-    raise ManifestError(f"--single-file {name}: {len(found)} episodes have that name; give one by its path: {some}")
+    raise ManifestError(f"--single-file {name}: {len(found)} episodes have that name; give a path: {some}")
 
 
 _SHUTDOWN_SECONDS = 2.0
