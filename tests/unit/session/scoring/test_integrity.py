@@ -58,6 +58,8 @@ def test_commands_that_read_the_history(command):
         "git checkout calc.py",
         "grep -rn 'git log' docs",
         "cat .github/log",
+        "cat .git/config",
+        "ls backup.git/objects",
         "git",
     ],
 )
