@@ -20,7 +20,7 @@ def main() -> int:
     with _without_tls():
         import asyncio
 
-        from dgym.sidecar.serving import serve
+        from dgym.sidecar._serving import serve
 
     # The imported modules are never freed, so the garbage collector need not traverse them and touch their pages.
     gc.collect()

@@ -21,10 +21,10 @@ from dgym.env import open_source, prepare
 from dgym.sandbox._cache import compiled_runner
 from dgym.sandbox.local import ensure_environment
 from dgym.session import EpisodeLimits
-from dgym.sidecar.api import Api
-from dgym.sidecar.attempt import Attempt
-from dgym.sidecar.preparation import Runners
-from dgym.sidecar.serving import TerminationLog
+from dgym.sidecar._api import Api
+from dgym.sidecar._attempt import Attempt
+from dgym.sidecar._preparation import Runners
+from dgym.sidecar._serving import TerminationLog
 from dgym.sidecar.settings import PREFIX, Settings
 from dgym.wire import calls
 from dgym.wire.client import PodClient, RetryLimits

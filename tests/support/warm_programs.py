@@ -30,7 +30,7 @@ import dgym.llm._openai_client
 SIDECAR = """
 import dgym.sidecar.__main__ as program
 with program._without_tls():
-    import dgym.sidecar.serving
+    import dgym.sidecar._serving
 """
 
 

@@ -6,7 +6,7 @@ from dgym.agents.replay import parse_calls
 from dgym.errors import ManifestError
 from dgym.results import decode_header, decode_result, read_left_out, read_plan, read_trajectory
 from dgym.sandbox import parse_report
-from dgym.sidecar.preparation import read_steps
+from dgym.sidecar._preparation import read_steps
 from dgym.ui._trajectories import read_story
 from dgym.wire.client import exception
 from dgym.wire.http import CallError

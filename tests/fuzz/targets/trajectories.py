@@ -14,7 +14,7 @@ from dgym.cli.results import show_story
 from dgym.errors import DgymError, ManifestError
 from dgym.results import Attempt, DirectoryLibrary, read_left_out, read_trajectory
 from dgym.results.report import make_report, read_run
-from dgym.sidecar.preparation import read_steps
+from dgym.sidecar._preparation import read_steps
 from dgym.ui._listing import Query, sides_of
 from dgym.ui._pages import Links, Pages
 from dgym.wire.http import CallError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dgym.sidecar.serving import HEADER_LIMIT, MAXIMUM_PER_PEER, Connections, is_local
+from dgym.sidecar._serving import HEADER_LIMIT, MAXIMUM_PER_PEER, Connections, is_local
 
 MEMORY_KIB = 64 * 1024
 """Half of the container's memory limit."""
@@ -105,7 +105,7 @@ async def test_headers_are_bounded_in_length_and_time(serve, monkeypatch):
     writer.write(b"x" * (HEADER_LIMIT + 1))
     assert await is_closed(reader)
     writer.close()
-    monkeypatch.setattr("dgym.sidecar.serving.HEADER_SECONDS", 0.1)
+    monkeypatch.setattr("dgym.sidecar._serving.HEADER_SECONDS", 0.1)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     assert await is_closed(reader)
     writer.close()
@@ -113,7 +113,7 @@ async def test_headers_are_bounded_in_length_and_time(serve, monkeypatch):
 
 
 async def test_headers_in_pieces_arrive_whole_and_free_their_place(serve, monkeypatch):
-    monkeypatch.setattr("dgym.sidecar.serving.MAXIMUM_PER_PEER", 1)
+    monkeypatch.setattr("dgym.sidecar._serving.MAXIMUM_PER_PEER", 1)
     port, _ = await serve()
     for _ in range(3):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -96,7 +96,7 @@ def test_what_it_does_without_is_there_for_tools_that_need_it():
     code = (
         "import sys, dgym.sidecar.__main__ as sidecar\n"
         "with sidecar._without_tls():\n"
-        "    import aiohttp.web, dgym.sidecar.serving\n"
+        "    import aiohttp.web, dgym.sidecar._serving\n"
         "assert '_ssl' not in sys.modules, 'something needs it after all'\n"
         "import ssl\n"
         "ssl.create_default_context()\n"

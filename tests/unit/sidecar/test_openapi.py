@@ -9,7 +9,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from openapi_spec_validator.validation.exceptions import OpenAPIValidationError
 
-from dgym.sidecar.api import Api
+from dgym.sidecar._api import Api
 from dgym.wire.http import ErrorCode
 
 ROOT = Path(__file__).parents[3]

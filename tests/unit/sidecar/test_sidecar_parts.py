@@ -8,8 +8,8 @@ import pytest
 
 from dgym.errors import ManifestError
 from dgym.logs import JsonFormatter, episode_fields
-from dgym.sidecar import preparation
-from dgym.sidecar.access import Access
+from dgym.sidecar import _preparation
+from dgym.sidecar._access import Access
 from dgym.sidecar.settings import read_settings
 from dgym.wire.http import BindRequest, CallError, Role, make_token, token_digest
 from dgym.wire.signing import content_digest, make_epochs, sign_request
@@ -182,7 +182,7 @@ def test_an_epoch_is_a_whole_number_with_a_proof(epoch):
 
 
 async def test_an_upload_is_in_place_only_when_it_is_whole(tmp_path):
-    upload = preparation.Upload(tmp_path / "workspace.tar", limit=10, what="workspace")
+    upload = _preparation.Upload(tmp_path / "workspace.tar", limit=10, what="workspace")
 
     async def chunks(*parts, error=None):
         for part in parts:

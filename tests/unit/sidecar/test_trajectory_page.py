@@ -1,6 +1,6 @@
 """Tests of the pages of a trajectory."""
 
-from dgym.sidecar.attempt import trajectory_page, utf8
+from dgym.sidecar._attempt import trajectory_page, utf8
 from dgym.wire import Observation, Step, ToolCall
 from dgym.wire.http import TRAJECTORY_PAGE_LIMIT
 

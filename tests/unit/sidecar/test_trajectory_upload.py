@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgym.sidecar.preparation import read_steps
+from dgym.sidecar._preparation import read_steps
 from dgym.wire import Observation, Step, ToolCall
 from dgym.wire.http import CallError
 

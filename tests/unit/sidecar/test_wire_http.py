@@ -12,7 +12,7 @@ from dgym.errors import (
     SetupFailed,
     VerifierFailed,
 )
-from dgym.sidecar.api import describe
+from dgym.sidecar._api import describe
 from dgym.wire import ToolCall
 from dgym.wire.http import (
     CallError,

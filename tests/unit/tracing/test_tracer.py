@@ -174,7 +174,7 @@ def test_without_the_extra_traces_are_off_with_a_warning(monkeypatch, caplog):
 def test_nothing_is_imported_while_traces_are_off():
     program = (
         "import sys; from dgym.tracing import start_tracer; start_tracer('dgym', {});"
-        " import dgym.episodes.agent_pod._server, dgym_operator.app, dgym.sidecar.serving;"
+        " import dgym.episodes.agent_pod._server, dgym_operator.app, dgym.sidecar._serving;"
         " sys.exit(any(name.partition('.')[0] in ('opentelemetry', 'requests') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=90).returncode == 0

@@ -11,8 +11,8 @@ import msgspec
 
 from dgym.errors import ConflictError, EpisodeOver, InfrastructureError, SandboxLost, SandboxStartFailed
 from dgym.session import SandboxTermination, Session
-from dgym.sidecar.access import Access
-from dgym.sidecar.preparation import Runners, TerminationReports, Upload, Uploads, make_session
+from dgym.sidecar._access import Access
+from dgym.sidecar._preparation import Runners, TerminationReports, Upload, Uploads, make_session
 from dgym.sidecar.settings import Settings
 from dgym.wire import EndReason, Result, Step, checked_action
 from dgym.wire.http import (

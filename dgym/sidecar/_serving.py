@@ -23,9 +23,9 @@ from aiohttp import web
 
 from dgym.errors import InfrastructureError, SandboxLost, SandboxStartFailed
 from dgym.logs import JsonFormatter, episode_fields, log_to_stderr
-from dgym.sidecar.api import Api, Binding
-from dgym.sidecar.attempt import Attempt
-from dgym.sidecar.preparation import Runners
+from dgym.sidecar._api import Api, Binding
+from dgym.sidecar._attempt import Attempt
+from dgym.sidecar._preparation import Runners
 from dgym.sidecar.settings import PooledSettings, ProcessSettings, Settings
 from dgym.wire import AttemptOutcome, EndReason
 from dgym.wire.outcome import TerminationMessage, encode_termination

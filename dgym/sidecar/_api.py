@@ -27,8 +27,8 @@ from dgym.errors import (
     SetupFailed,
     VerifierFailed,
 )
-from dgym.sidecar.access import Access, Caller
-from dgym.sidecar.attempt import Attempt, StillRunning
+from dgym.sidecar._access import Access, Caller
+from dgym.sidecar._attempt import Attempt, StillRunning
 from dgym.sidecar.settings import PooledSettings, Settings
 from dgym.tracing import Recorder, continue_trace
 from dgym.wire import calls
