@@ -2,7 +2,7 @@
 
 from dgym_operator.actions._episodes import EpisodeExecutor, SetExecutor
 from dgym_operator.actions._networkpolicy import NetworkPolicies
-from dgym_operator.actions._pods import PodMaker, PoolClaims, PoolExecutor
+from dgym_operator.actions._pods import PodMaker, SandboxPoolClaims, SandboxPoolExecutor
 from dgym_operator.actions._reader import ApiReader, Unmet
 from dgym_operator.actions._refusals import with_step_limit
 from dgym_operator.actions._secrets import KeyUnusable, ensure_secrets, key_id, read_key
@@ -15,9 +15,9 @@ __all__ = [
     "NetworkPolicies",
     "NotLeading",
     "PodMaker",
-    "PoolClaims",
-    "PoolExecutor",
     "ProgressBudget",
+    "SandboxPoolClaims",
+    "SandboxPoolExecutor",
     "SetExecutor",
     "Unmet",
     "Writes",

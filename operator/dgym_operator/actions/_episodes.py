@@ -49,17 +49,17 @@ from dgym_operator.controllers import (
     CreateEpisode,
     CreateFailure,
     CreatePod,
-    CreatePool,
+    CreateSandboxPool,
     DeleteEpisode,
     DeletePod,
-    DeletePool,
+    DeleteSandboxPool,
     DeleteSet,
     Emit,
     FreezeTasks,
     LookUpPod,
     LookUpTasks,
     PatchChild,
-    PatchPool,
+    PatchSandboxPool,
     PatchSetStatus,
     PatchStatus,
     Plan,
@@ -289,7 +289,7 @@ class SetExecutor:
     async def apply(self, episode_set: EpisodeSetView, plan: Plan) -> float | None:
         """Apply the plan, as ``EpisodeExecutor.apply`` does. The children are created last."""
         creations: list[CreateEpisode] = []
-        pools: list[CreatePool | PatchPool | DeletePool] = []
+        pools: list[CreateSandboxPool | PatchSandboxPool | DeleteSandboxPool] = []
         for action in plan.actions:
             match action:
                 case PatchSetStatus():
@@ -302,7 +302,7 @@ class SetExecutor:
                     return 0.0
                 case CreateEpisode():
                     creations.append(action)
-                case CreatePool() | PatchPool() | DeletePool():
+                case CreateSandboxPool() | PatchSandboxPool() | DeleteSandboxPool():
                     pools.append(action)
                 case PatchChild():
                     await self._patch_child(episode_set, action)
@@ -321,7 +321,7 @@ class SetExecutor:
                     raise TypeError(f"not an action on an EpisodeSet: {action!r}")
         await self._create_all(episode_set, creations)
         for change in pools:
-            await self._apply_to_pool(episode_set, change)
+            await self._apply_to_sandbox_pool(episode_set, change)
         return plan.requeue_after
 
     async def _create_all(self, episode_set: EpisodeSetView, creations: Sequence[CreateEpisode]) -> None:
@@ -399,19 +399,21 @@ class SetExecutor:
             return
         self.cache.episodes.assume(written)
 
-    async def _apply_to_pool(self, episode_set: EpisodeSetView, action: CreatePool | PatchPool | DeletePool) -> None:
+    async def _apply_to_sandbox_pool(
+        self, episode_set: EpisodeSetView, action: CreateSandboxPool | PatchSandboxPool | DeleteSandboxPool
+    ) -> None:
         match action:
-            case CreatePool():
-                await self._create_pool(episode_set, action)
-            case PatchPool():
-                await self._patch_pool(episode_set, action)
-            case DeletePool():
+            case CreateSandboxPool():
+                await self._create_sandbox_pool(episode_set, action)
+            case PatchSandboxPool():
+                await self._patch_sandbox_pool(episode_set, action)
+            case DeleteSandboxPool():
                 key = (episode_set.metadata.namespace, action.name)
                 await self.writes.delete(
                     SANDBOX_POOLS, self.cache.sandbox_pools, key, action.uid, decode=SandboxPoolView
                 )
 
-    async def _create_pool(self, episode_set: EpisodeSetView, action: CreatePool) -> None:
+    async def _create_sandbox_pool(self, episode_set: EpisodeSetView, action: CreateSandboxPool) -> None:
         metadata = episode_set.metadata
         manifest = SANDBOX_POOLS.manifest(
             metadata=set_metadata(episode_set, action.name), spec=msgspec.to_builtins(action.spec)
@@ -428,7 +430,7 @@ class SetExecutor:
             raise
         self.cache.sandbox_pools.assume(made)
 
-    async def _patch_pool(self, episode_set: EpisodeSetView, action: PatchPool) -> None:
+    async def _patch_sandbox_pool(self, episode_set: EpisodeSetView, action: PatchSandboxPool) -> None:
         wanted = msgspec.to_builtins(action.spec)
         spec = {name: wanted[name] for name in ("taskRef", "minIdle", "maxIdle")}
         try:
@@ -441,7 +443,7 @@ class SetExecutor:
             )
         except NotFound:
             return
-        self.cache.memory.pools[written.metadata.uid].changed_at = self.cache.clock.now()
+        self.cache.memory.sandbox_pools[written.metadata.uid].changed_at = self.cache.clock.now()
         self.cache.sandbox_pools.assume(written)
 
 

@@ -59,7 +59,7 @@ from dgym_operator.actions._refusals import (
 from dgym_operator.actions._secrets import key_id
 from dgym_operator.actions._writes import Writes, controller_reference
 from dgym_operator.cache import Cache
-from dgym_operator.controllers import Action, CreatePooledPod, DeletePod, PatchPoolStatus, Plan, sidecar_url
+from dgym_operator.controllers import Action, CreatePooledPod, DeletePod, PatchSandboxPoolStatus, Plan, sidecar_url
 from dgym_operator.objects import Pod, SandboxPoolView
 from dgym_operator.pod_identity import (
     QUEUE_LABEL,
@@ -100,7 +100,7 @@ class Gone(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class PoolClaims:
+class SandboxPoolClaims:
     """Claims pods of sandbox pools. ``missed`` enqueues a sandbox pool in which an attempt did not find a pod."""
 
     cache: Cache
@@ -114,7 +114,7 @@ class PoolClaims:
             ApiError: The API server cannot be reached, or refuses the claim.
         """
         namespace = manifest["metadata"]["namespace"]
-        if not self.cache.pools_by_namespace.count(namespace) or deadline_seconds > POOLED_SECONDS:
+        if not self.cache.sandbox_pools_by_namespace.count(namespace) or deadline_seconds > POOLED_SECONDS:
             return None
         wanted = template_hash(manifest)
         for pod in list(self._candidates(namespace, wanted))[:_CLAIM_TRIES]:
@@ -131,19 +131,19 @@ class PoolClaims:
     def _candidates(self, namespace: str, wanted: str) -> Iterator[Pod]:
         """Yield the idle pods with this hash. The oldest is first, because it expires first."""
         found = self.cache.idle_pods[namespace, wanted]
-        idle = (pod for pod in found if sidecar_url(pod) and self.cache.is_of_pool(pod))
+        idle = (pod for pod in found if sidecar_url(pod) and self.cache.is_of_sandbox_pool(pod))
         yield from sorted(idle, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
 
     def _record(self, pod: Pod) -> None:
         owner = pod.metadata.controller
         pool = self.cache.sandbox_pools.get((pod.metadata.namespace, owner.name)) if owner is not None else None
         if owner is not None and pool is not None:
-            self.cache.memory.pools[owner.uid].record_claim(self.cache.clock.now(), pool.status.claimed)
+            self.cache.memory.sandbox_pools[owner.uid].record_claim(self.cache.clock.now(), pool.status.claimed)
 
     def _record_miss(self, namespace: str, wanted: str) -> None:
         """Record a miss for each pool whose pods have this hash, because it may keep too few pods."""
-        for pool in self.cache.pools_by_namespace[namespace]:
-            known = self.cache.memory.pools[pool.metadata.uid]
+        for pool in self.cache.sandbox_pools_by_namespace[namespace]:
+            known = self.cache.memory.sandbox_pools[pool.metadata.uid]
             if known.template_hash == wanted:
                 known.misses.append(self.cache.clock.now())
                 self.missed(pool.key)
@@ -182,7 +182,7 @@ class PodMaker:
     renderer: Renderer
     settings: Settings
     key: bytes
-    claims: PoolClaims
+    claims: SandboxPoolClaims
 
     async def create(self, episode: Episode, *, name: str, attempt: int, deadline_seconds: int) -> Pod:
         """Claim a pooled pod for the attempt, or create its pod, or return the pod that an earlier call created.
@@ -406,7 +406,7 @@ def _is_limited_by_default(error: Invalid) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class PoolExecutor:
+class SandboxPoolExecutor:
     """Writes SandboxPools and their pods."""
 
     cache: Cache
@@ -434,7 +434,7 @@ class PoolExecutor:
 
     async def _act(self, pool: SandboxPoolView, action: Action) -> None:
         match action:
-            case PatchPoolStatus():
+            case PatchSandboxPoolStatus():
                 await self.writes.replace_status(SANDBOX_POOLS, self.cache.sandbox_pools, pool, action.status)
             case DeletePod():
                 key = (pool.metadata.namespace, action.name)
@@ -453,7 +453,7 @@ class PoolExecutor:
         except (AlreadyExists, Gone):
             return  # The next decision follows soon and uses another name.
         except Unmet as unmet:
-            self.cache.memory.pools[metadata.uid].record_failure(name, self.cache.clock.now())
+            self.cache.memory.sandbox_pools[metadata.uid].record_failure(name, self.cache.clock.now())
             self.cache.memory.refused[metadata.uid] = unmet.message
             _log.warning("a pod of a pool could not be created: %s", unmet, extra=about)
             return

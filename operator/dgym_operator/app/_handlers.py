@@ -66,7 +66,7 @@ class EventHandlers:
     def enqueue_namespace(self, name: str) -> None:
         """Enqueue all objects of a namespace that is served from now on."""
         cache = self._cache
-        pools = cache.pools_by_namespace[name]
+        pools = cache.sandbox_pools_by_namespace[name]
         self._enqueue_all(cache.sets_by_namespace[name], cache.episodes_by_namespace[name], pools)
         self._enqueue_policy(name)
 
@@ -83,7 +83,7 @@ class EventHandlers:
         for episode in episodes:
             self.enqueue(episode.key, low_priority=True)
         for pool in pools:
-            self.enqueue_pool(pool.key)
+            self.enqueue_sandbox_pool(pool.key)
 
     def _enqueue_set(self, namespace: str, name: str) -> None:
         key = (namespace, name)
@@ -97,7 +97,7 @@ class EventHandlers:
         if episode is not None and owner is not None and owner.kind == Kind.EPISODE_SET:
             self._enqueue_set(episode.metadata.namespace, owner.name)
 
-    def enqueue_pool(self, key: Key) -> None:
+    def enqueue_sandbox_pool(self, key: Key) -> None:
         """Enqueue a SandboxPool."""
         self.enqueue(key, _POOL_SECONDS, kind=Kind.SANDBOX_POOL)
 
@@ -154,7 +154,7 @@ class EventHandlers:
 
     def _pod(self, change: ObjectChange[Pod]) -> None:
         self._observer.pod(change)
-        self._pod_of_pool(change)
+        self._pod_of_sandbox_pool(change)
         if change.old is not None and not change.old.is_over and (change.new is None or change.new.is_over):
             self._dispatcher.pod_ended(change.key[0])
         owner = change.last.metadata.controller
@@ -175,19 +175,19 @@ class EventHandlers:
             if not _is_of_no_consequence(change):
                 self.enqueue(key, low_priority=change.source is ChangeSource.LIST)
 
-    def _pod_of_pool(self, change: ObjectChange[Pod]) -> None:
+    def _pod_of_sandbox_pool(self, change: ObjectChange[Pod]) -> None:
         """Enqueue the sandbox pools that control the pod now or controlled it before this change."""
         for pod in (change.old, change.new):
             owner = pod.metadata.controller if pod is not None else None
             if owner is not None and owner.kind == Kind.SANDBOX_POOL and not _is_of_no_consequence(change):
-                self.enqueue_pool((change.key[0], owner.name))
+                self.enqueue_sandbox_pool((change.key[0], owner.name))
 
     def _sandbox_pool(self, change: ObjectChange[SandboxPoolView]) -> None:
         if change.new is None:
             self._cache.memory.forget(change.last.metadata.uid)
         elif change.source is not ChangeSource.OWN or change.old is None or change.old.spec != change.new.spec:
             # The operator's own write of a pool's status needs no decision. Its write of a set's pool spec does.
-            self.enqueue_pool(change.key)
+            self.enqueue_sandbox_pool(change.key)
 
     def _keep_last(self, uid: str, pod: Pod) -> None:
         """Keep the last state of a deleted pod for the next decision, which reads its outcome or its deletion."""
@@ -222,9 +222,9 @@ class EventHandlers:
         for episode in self._cache.episodes_by_task[change.key]:
             if episode.status.pod_name is None:
                 self.enqueue(episode.key, low_priority=True)
-        for pool in self._cache.pools_by_namespace[change.key[0]]:
+        for pool in self._cache.sandbox_pools_by_namespace[change.key[0]]:
             if pool.spec.task_ref.name == change.key[1]:
-                self.enqueue_pool(pool.key)
+                self.enqueue_sandbox_pool(pool.key)
         for episode_set in self._cache.sets_by_namespace[change.key[0]]:
             if not self._cache.config_maps_by_owner.count(episode_set.metadata.uid):
                 self._enqueue_set(*episode_set.key)

@@ -33,9 +33,9 @@ from dgym_operator.actions import (
     KeyUnusable,
     NetworkPolicies,
     PodMaker,
-    PoolClaims,
-    PoolExecutor,
     ProgressBudget,
+    SandboxPoolClaims,
+    SandboxPoolExecutor,
     SetExecutor,
     Writes,
     ensure_secrets,
@@ -307,7 +307,7 @@ class Operator:
             renderer=self._renderer,
             settings=settings,
             key=key,
-            claims=PoolClaims(cache=cache, writes=writes, missed=self._handlers.enqueue_pool),
+            claims=SandboxPoolClaims(cache=cache, writes=writes, missed=self._handlers.enqueue_sandbox_pool),
         )
         episodes = EpisodeExecutor(
             cache=cache,
@@ -325,7 +325,7 @@ class Operator:
             cache=cache,
             queue=self._queue,
             episodes=episodes,
-            pools=PoolExecutor(cache=cache, writes=writes, pods=pods, random_bytes=self._random_bytes),
+            sandbox_pools=SandboxPoolExecutor(cache=cache, writes=writes, pods=pods, random_bytes=self._random_bytes),
             sets=SetExecutor(
                 cache=cache,
                 client=self._client,

@@ -23,7 +23,7 @@ from dgym.kube import (
     WorkQueue,
 )
 from dgym.logs import fields
-from dgym_operator.actions import EpisodeExecutor, NetworkPolicies, NotLeading, PoolExecutor, SetExecutor
+from dgym_operator.actions import EpisodeExecutor, NetworkPolicies, NotLeading, SandboxPoolExecutor, SetExecutor
 from dgym_operator.app._health import Watchdog
 from dgym_operator.app._metrics import Metrics
 from dgym_operator.cache import AgentPod, Cache
@@ -37,7 +37,7 @@ from dgym_operator.controllers.episode import (
     retry_at,
 )
 from dgym_operator.controllers.episodeset import decide_set
-from dgym_operator.controllers.sandboxpool import decide_pool
+from dgym_operator.controllers.sandboxpool import decide_sandbox_pool
 from dgym_operator.dispatch import Candidate, Deliveries, Dispatcher, candidate_of, pending_pod
 from dgym_operator.objects import EpisodeSetView, EpisodeView
 
@@ -83,7 +83,7 @@ class Reconciler:
     queue: WorkQueue[Item]
     episodes: EpisodeExecutor
     sets: SetExecutor
-    pools: PoolExecutor
+    sandbox_pools: SandboxPoolExecutor
     policies: NetworkPolicies
     dispatcher: Dispatcher
     deliveries: Deliveries
@@ -152,7 +152,7 @@ class Reconciler:
             case Kind.EPISODE_SET:
                 return await self._set(item.key)
             case Kind.SANDBOX_POOL:
-                return await self._pool(item.key)
+                return await self._sandbox_pool(item.key)
             case Kind.NETWORK_POLICY:
                 await self.policies.reconcile(item.key[0])
                 return None
@@ -217,12 +217,12 @@ class Reconciler:
         message = f"episodes wait for {causes}" if causes else ""
         return Waits(active=active, total=total, counts=tuple(counts.most_common()), message=message)
 
-    async def _pool(self, key: Key) -> float | None:
+    async def _sandbox_pool(self, key: Key) -> float | None:
         pool = self.cache.sandbox_pools.get(key)
         if pool is None:
             return None
-        view = self.cache.pool_input(pool, *await self.pools.hash_of(pool))
-        return await self.pools.apply(pool, decide_pool(view, self.cache.clock.now()))
+        view = self.cache.sandbox_pool_input(pool, *await self.sandbox_pools.hash_of(pool))
+        return await self.sandbox_pools.apply(pool, decide_sandbox_pool(view, self.cache.clock.now()))
 
     async def _episode(self, key: Key) -> float | None:
         episode = self.cache.episodes.get(key)

@@ -85,8 +85,8 @@ class Cache:
         self.active_pods = self.pods.index(lambda pod: () if pod.is_over else (pod.metadata.namespace,))
         self.quotas_by_namespace = self.quotas.index(lambda quota: (quota.metadata.namespace,))
         self.idle_pods = self.pods.index(_idle_as)
-        self.pools_by_namespace = self.sandbox_pools.index(lambda each: (each.metadata.namespace,))
-        self.pools_by_owner = self.sandbox_pools.index(_owner_of)
+        self.sandbox_pools_by_namespace = self.sandbox_pools.index(lambda each: (each.metadata.namespace,))
+        self.sandbox_pools_by_owner = self.sandbox_pools.index(_owner_of)
         self.children = self.episodes.index(_owner_of)
         self.config_maps_by_owner = self.config_maps.index(_owner_of)
         self.sets_by_namespace = self.sets.index(lambda each: (each.metadata.namespace,))
@@ -112,7 +112,7 @@ class Cache:
     @property
     def namespaces(self) -> set[str]:
         """The namespaces that contain an Episode, an EpisodeSet or a SandboxPool."""
-        indexes = (self.episodes_by_namespace, self.sets_by_namespace, self.pools_by_namespace)
+        indexes = (self.episodes_by_namespace, self.sets_by_namespace, self.sandbox_pools_by_namespace)
         return {str(namespace) for index in indexes for namespace in index.values()}
 
     def episode_input(self, episode: EpisodeView, *, may_create: bool) -> EpisodeInput:
@@ -150,7 +150,7 @@ class Cache:
         uid, namespace = episode_set.metadata.uid, episode_set.metadata.namespace
         lists = (self._frozen_tasks(found) for found in self.config_maps_by_owner[uid])
         frozen = next((tasks for tasks in lists if tasks is not None), None)
-        pool = next(iter(self.pools_by_owner[uid]), None)
+        pool = next(iter(self.sandbox_pools_by_owner[uid]), None)
         return EpisodeSetInput(
             episode_set=episode_set,
             frozen=frozen,
@@ -160,15 +160,15 @@ class Cache:
             refused=self.memory.refused.get(uid, ""),
             creating=self.memory.creating(uid, self.clock.now()),
             pool=pool,
-            pool_changed_at=self.memory.pools[pool.metadata.uid].changed_at if pool is not None else None,
+            pool_changed_at=self.memory.sandbox_pools[pool.metadata.uid].changed_at if pool is not None else None,
             policy=self.policy,
         )
 
-    def pool_input(self, pool: SandboxPoolView, template_hash: str, refused: str) -> SandboxPoolInput:
+    def sandbox_pool_input(self, pool: SandboxPoolView, template_hash: str, refused: str) -> SandboxPoolInput:
         """Return the input of a decision about the SandboxPool, and record new failures of its pods."""
         uid, now = pool.metadata.uid, self.clock.now()
-        owned, known = self.pods_by_owner[uid], self.memory.pools[uid]
-        pods = tuple(pod for pod in owned if self.is_of_pool(pod))
+        owned, known = self.pods_by_owner[uid], self.memory.sandbox_pools[uid]
+        pods = tuple(pod for pod in owned if self.is_of_sandbox_pool(pod))
         known.record(pods, self.policy, now)
         known.template_hash = template_hash
         return SandboxPoolInput(
@@ -185,7 +185,7 @@ class Cache:
             policy=self.policy,
         )
 
-    def is_of_pool(self, pod: Pod) -> bool:
+    def is_of_sandbox_pool(self, pod: Pod) -> bool:
         """True if the operator created the pod for a sandbox pool, with the template hash of its annotation."""
         metadata = pod.metadata
         owner, made_as = metadata.controller, metadata.annotations.template_hash
@@ -358,7 +358,7 @@ def _task_of(episode: EpisodeView) -> Iterable[tuple[str, str]]:
     return ((episode.metadata.namespace, task.name),) if task is not None and not episode.is_finished else ()
 
 
-class PoolMemory:
+class SandboxPoolMemory:
     """Claims of a SandboxPool's pods, and their consecutive failures.
 
     Attributes:
@@ -415,7 +415,7 @@ class Memory:
         disrupted: The last attempt whose pod was observed to be disrupted.
         made: The attempt and the UID of the last pod that this leader created.
         drivers: The attempt whose external driver has its Secret.
-        pools: Claims and failures of a SandboxPool's pods.
+        sandbox_pools: Claims and failures of a SandboxPool's pods.
         failed_write_at: Monotonic time of the last failed write of an Episode's status. The write may have taken effect
             and may appear in the cache later.
     """
@@ -429,7 +429,7 @@ class Memory:
         self.made: dict[str, tuple[int, str]] = {}
         self.drivers: dict[str, int] = {}
         self._sidecars: dict[str, tuple[int, SidecarView]] = {}
-        self.pools: defaultdict[str, PoolMemory] = defaultdict(PoolMemory)
+        self.sandbox_pools: defaultdict[str, SandboxPoolMemory] = defaultdict(SandboxPoolMemory)
         self.failed_write_at = float("-inf")
         self._written: set[str] = set()
         self._failures: dict[str, tuple[int, CreateFailure]] = {}
@@ -508,6 +508,6 @@ class Memory:
             self.made,
             self.drivers,
             self._creating,
-            self.pools,
+            self.sandbox_pools,
         ):
             records.pop(uid, None)

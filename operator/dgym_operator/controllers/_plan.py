@@ -110,27 +110,27 @@ class CreatePooledPod(Action, frozen=True, kw_only=True):
     """Create one more pod of the sandbox pool."""
 
 
-class PatchPoolStatus(Action, frozen=True, kw_only=True):
+class PatchSandboxPoolStatus(Action, frozen=True, kw_only=True):
     """Write the pool's status."""
 
     status: SandboxPoolStatus
 
 
-class CreatePool(Action, frozen=True, kw_only=True):
+class CreateSandboxPool(Action, frozen=True, kw_only=True):
     """Create the set's pool."""
 
     name: str
     spec: SandboxPoolSpec
 
 
-class PatchPool(Action, frozen=True, kw_only=True):
+class PatchSandboxPool(Action, frozen=True, kw_only=True):
     """Write the task and the sizes of the set's pool."""
 
     name: str
     spec: SandboxPoolSpec
 
 
-class DeletePool(Action, frozen=True, kw_only=True):
+class DeleteSandboxPool(Action, frozen=True, kw_only=True):
     """Delete the set's pool with this name and UID."""
 
     name: str

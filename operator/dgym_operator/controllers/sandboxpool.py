@@ -12,7 +12,7 @@ import msgspec
 from dgym.api import SandboxPoolStatus
 from dgym_operator.controllers._conditions import fit, observed_generation, with_readiness
 from dgym_operator.controllers._inputs import Policy, SandboxPoolInput, backoff
-from dgym_operator.controllers._plan import Action, CreatePooledPod, DeletePod, PatchPoolStatus, Plan
+from dgym_operator.controllers._plan import Action, CreatePooledPod, DeletePod, PatchSandboxPoolStatus, Plan
 from dgym_operator.controllers.episode import created, slow_at, start_failure, waiting_cause
 from dgym_operator.objects import Pod
 
@@ -23,7 +23,7 @@ RESYNC_SECONDS = 60.0
 """Longest interval between two decisions about a pool. Its template may change without an event on the pool."""
 
 
-def decide_pool(view: SandboxPoolInput, now: datetime) -> Plan:
+def decide_sandbox_pool(view: SandboxPoolInput, now: datetime) -> Plan:
     """Return the plan: create missing pods, delete pods that cannot be used, and write the pool's status."""
     if view.pool.metadata.deletion_timestamp is not None:
         return Plan()
@@ -40,7 +40,7 @@ def decide_pool(view: SandboxPoolInput, now: datetime) -> Plan:
     if view.template_hash and len(kept) >= wanted:
         view = msgspec.structs.replace(view, refused="")  # No pod is missing, so the last refusal no longer applies.
     status = _status(view, [pod for pod in kept if pod not in surplus], now)
-    changed = (PatchPoolStatus(status=status),) if status != view.pool.status else ()
+    changed = (PatchSandboxPoolStatus(status=status),) if status != view.pool.status else ()
     seconds = min((each for each in _waits(view, kept, due, now)), default=RESYNC_SECONDS)
     return Plan(actions=(*changed, *deletions, *creations), requeue_after=min(RESYNC_SECONDS, seconds))
 

@@ -5,7 +5,7 @@ import pytest
 
 from dgym.api import PROOF_ANNOTATION, DebugTask, Episode
 from dgym.kube import AlreadyExists
-from dgym_operator.actions import PodMaker, PoolClaims, Unmet, key_id
+from dgym_operator.actions import PodMaker, SandboxPoolClaims, Unmet, key_id
 from dgym_operator.cache import AgentPods, Cache
 from dgym_operator.controllers import CreatePod, DeletePod, Policy
 from dgym_operator.controllers.episode import decide
@@ -155,7 +155,7 @@ def create(server):
         renderer=Renderer(),
         settings=settings,
         key=KEY,
-        claims=PoolClaims(
+        claims=SandboxPoolClaims(
             cache=Cache(None, AgentPods(None, port=1, silence_seconds=1.0), Policy()),
             writes=server,
             missed=lambda _: None,

@@ -51,14 +51,14 @@ from dgym_operator.controllers._inputs import MODEL, STORE, EpisodeSetInput, Fro
 from dgym_operator.controllers._plan import (
     Action,
     CreateEpisode,
-    CreatePool,
-    DeletePool,
+    CreateSandboxPool,
+    DeleteSandboxPool,
     DeleteSet,
     Emit,
     FreezeTasks,
     LookUpTasks,
     PatchChild,
-    PatchPool,
+    PatchSandboxPool,
     PatchSetStatus,
     Plan,
     soonest,
@@ -115,7 +115,7 @@ def decide_set(view: EpisodeSetInput, now: datetime) -> Plan:
 def _after_finish(view: EpisodeSetInput, now: datetime) -> Plan:
     if _is_outdated(view):
         return _write(view, view.episode_set.status)
-    return soonest(without_pool(view), _until_deletion(view, now))
+    return soonest(without_sandbox_pool(view), _until_deletion(view, now))
 
 
 def _until_deletion(view: EpisodeSetInput, now: datetime) -> Plan:
@@ -171,7 +171,7 @@ def _round(view: EpisodeSetInput, now: datetime) -> Plan:
         status, new = _status(view, counted, conditions, unfinished=counted.active, now=now), []
         return msgspec.structs.replace(_write(view, status), requeue_after=_SOON)
     stopped = is_true(conditions, ConditionType.SUSPENDED) or _stop_reason(view, counted) is not None
-    pool = without_pool(view) if stopped else plan_pool(view, counted, len(new), now)
+    pool = without_sandbox_pool(view) if stopped else plan_sandbox_pool(view, counted, len(new), now)
     creations = tuple(_creation(view, frozen, index) for index in new)
     written = _write(view, status)
     resuming = is_true(conditions, ConditionType.SUSPENDED) and not view.episode_set.spec.suspend
@@ -468,32 +468,32 @@ def child_manifest(episode_set: EpisodeSetView, create: CreateEpisode) -> Episod
     )
 
 
-def pool_name(episode_set: EpisodeSetView) -> str:
+def sandbox_pool_name(episode_set: EpisodeSetView) -> str:
     """Return the name of the set's pool. It contains the set's UID, so a recreated set has another name."""
     return f"{episode_set.metadata.name[:200].rstrip('-.')}-{episode_set.metadata.uid[:8]}"
 
 
-def plan_pool(view: EpisodeSetInput, counted: Tally, starting: int, now: datetime) -> Plan:
+def plan_sandbox_pool(view: EpisodeSetInput, counted: Tally, starting: int, now: datetime) -> Plan:
     """Create, change or delete the set's pool. ``starting`` is the number of episodes created in this round."""
     wanted = _wanted(view, counted, starting)
     if wanted is None:
-        return without_pool(view)
+        return without_sandbox_pool(view)
     if view.pool is None:
-        return Plan(actions=(CreatePool(name=pool_name(view.episode_set), spec=wanted),))
+        return Plan(actions=(CreateSandboxPool(name=sandbox_pool_name(view.episode_set), spec=wanted),))
     before = view.pool.spec
     if (before.task_ref, before.min_idle, before.max_idle) == (wanted.task_ref, wanted.min_idle, wanted.max_idle):
         return Plan()
     due = (view.pool_changed_at or now) + timedelta(seconds=CHANGE_SECONDS)
     if view.pool_changed_at is not None and now < due:
         return Plan(requeue_after=(due - now).total_seconds())
-    return Plan(actions=(PatchPool(name=view.pool.metadata.name, spec=wanted),))
+    return Plan(actions=(PatchSandboxPool(name=view.pool.metadata.name, spec=wanted),))
 
 
-def without_pool(view: EpisodeSetInput) -> Plan:
+def without_sandbox_pool(view: EpisodeSetInput) -> Plan:
     """Delete the set's pool, if it exists."""
     if view.pool is None or view.pool.metadata.deletion_timestamp is not None:
         return Plan()
-    return Plan(actions=(DeletePool(name=view.pool.metadata.name, uid=view.pool.metadata.uid),))
+    return Plan(actions=(DeleteSandboxPool(name=view.pool.metadata.name, uid=view.pool.metadata.uid),))
 
 
 def _wanted(view: EpisodeSetInput, counted: Tally, starting: int) -> SandboxPoolSpec | None:

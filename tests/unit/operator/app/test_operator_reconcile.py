@@ -95,7 +95,7 @@ async def working(cache, clock, client, api, events, queue, dispatcher):
         queue=queue,
         episodes=episodes,
         sets=SetExecutor(cache=cache, client=api, writes=Writes(api, lambda: True), events=events),
-        pools=None,
+        sandbox_pools=None,
         policies=None,
         dispatcher=dispatcher,
         deliveries=None,

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from dgym_operator.cache._cache import PoolMemory
+from dgym_operator.cache._cache import SandboxPoolMemory
 from dgym_operator.controllers import Policy
 from dgym_operator.objects import Pod, PodCondition, PodMeta, PodStatus
 
@@ -19,7 +19,7 @@ def failed(name):
 
 
 def failures(*rounds):
-    memory = PoolMemory()
+    memory = SandboxPoolMemory()
     for number, pods in enumerate(rounds):
         memory.record(pods, Policy(), NOW + timedelta(seconds=number))
     return memory.failures

@@ -11,10 +11,10 @@ from dgym.api import EpisodeSpec, PodOverrides, SandboxPoolSpec, SetPool, TaskRe
 from dgym_operator.controllers import (
     Children,
     CreateEpisode,
-    CreatePool,
-    DeletePool,
+    CreateSandboxPool,
+    DeleteSandboxPool,
     EpisodeSetInput,
-    PatchPool,
+    PatchSandboxPool,
     PatchSetStatus,
 )
 from dgym_operator.controllers.episodeset import decide_set
@@ -44,13 +44,17 @@ def the_pool(task="a", least=2, most=4, **metadata):
 
 
 def changes(plan):
-    return [action for action in plan.actions if isinstance(action, CreatePool | PatchPool | DeletePool)]
+    return [
+        action
+        for action in plan.actions
+        if isinstance(action, CreateSandboxPool | PatchSandboxPool | DeleteSandboxPool)
+    ]
 
 
 def test_a_set_gets_a_pool_behind_its_first_episodes():
     template = EpisodeSpec(pod_template="gpu", pod_overrides=PodOverrides(node_selector={"disk": "fast"}))
     plan = decide_set(see(template=template), NOW)
-    assert [type(action) for action in plan.actions][-5:] == [CreateEpisode] * 4 + [CreatePool]
+    assert [type(action) for action in plan.actions][-5:] == [CreateEpisode] * 4 + [CreateSandboxPool]
     spec = SandboxPoolSpec(
         task_ref=TaskRef(name="a"),
         pod_template="gpu",
@@ -58,7 +62,7 @@ def test_a_set_gets_a_pool_behind_its_first_episodes():
         min_idle=2,
         max_idle=4,
     )
-    assert changes(plan) == [CreatePool(name="s-set-uid-", spec=spec)]
+    assert changes(plan) == [CreateSandboxPool(name="s-set-uid-", spec=spec)]
 
 
 def test_a_set_without_a_pool_gets_none():
@@ -89,7 +93,7 @@ def test_changes_of_the_pool_are_rare():
 )
 def test_the_pool_is_deleted_once_no_episode_is_to_begin(over):
     view = _replace(see(*[child(index) for index in range(2)], **over), pool=the_pool())
-    assert changes(decide_set(view, NOW)) == [DeletePool(name="s-set-uid-", uid="pool")]
+    assert changes(decide_set(view, NOW)) == [DeleteSandboxPool(name="s-set-uid-", uid="pool")]
     deleting = _replace(view, pool=the_pool(deletion_timestamp=NOW))
     assert changes(decide_set(deleting, NOW)) == []
 
@@ -99,7 +103,7 @@ def test_a_finished_set_has_no_pool():
     view = see(*children)
     status = next(action.status for action in decide_set(view, NOW).actions if isinstance(action, PatchSetStatus))
     over = _replace(view, episode_set=_replace(view.episode_set, status=status), pool=the_pool())
-    assert changes(decide_set(over, NOW)) == [DeletePool(name="s-set-uid-", uid="pool")]
+    assert changes(decide_set(over, NOW)) == [DeleteSandboxPool(name="s-set-uid-", uid="pool")]
     assert changes(decide_set(_replace(over, pool=None), NOW)) == []
 
 
