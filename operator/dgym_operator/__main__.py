@@ -51,10 +51,12 @@ def crds() -> None:
 @click.option(
     "--tasks", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), help="DebugTasks."
 )
-@click.option("--template", help="Use this pod template, whatever episode and task name.")
-@click.option("-n", "--namespace", default="default", show_default=True, help="Of manifests that name none.")
+@click.option("--template", help="Use this pod template instead of the templates that the Episode and the task name.")
+@click.option(
+    "-n", "--namespace", default="default", show_default=True, help="Namespace of manifests without a namespace."
+)
 def render(manifests: tuple[Path, ...], tasks: tuple[Path, ...], template: str | None, namespace: str) -> None:
-    """Print the pods of the episodes in MANIFESTS, as this installation would make them."""
+    """Print the pods that this installation would create for the episodes in MANIFESTS."""
     from dgym_operator.render import render_command
 
     settings = _settings()

@@ -108,7 +108,7 @@ class SidecarAnswer(NamedTuple):
     """The answer of a sidecar, and when the call was made. ``content`` is None if the attempt is over."""
 
     call: SidecarCall
-    asked: datetime
+    requested: datetime
     content: WireMessage | None = None
 
 
@@ -153,7 +153,7 @@ class SidecarCalls:
     async def _make(self, call: SidecarCall) -> None:
         about = fields(episode_uid=call.episode_uid, attempt=call.attempt, url=call.url, call=call.call.path)
         client = PodClient(call.url, _token(self._key, call), transport=self._transport)
-        asked = self._clock.now()
+        requested = self._clock.now()
         try:
             content = await client.once(call.call, call.body)
             if content is None:
@@ -167,7 +167,7 @@ class SidecarCalls:
         self._failures.pop(call, None)
         if _is_acknowledged(content):
             _remember(self._acknowledged, call, None)
-        self._answered(SidecarAnswer(call, asked, content))
+        self._answered(SidecarAnswer(call, requested, content))
 
     def _log_failure(self, call: SidecarCall, failure: str, about: dict[str, Any]) -> None:
         """Log each cause only once, because the call is repeated every few seconds."""

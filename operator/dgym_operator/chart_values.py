@@ -17,9 +17,9 @@ _WEIGHT = "give a whole number from 1 to 1000; with weight 3 a namespace gets th
 _BOUND = "give a whole number, or remove the field for no limit"
 _LIST = "give a list of names, in which * matches any text"
 _POOL_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")
-# The memory limit is the one that the runner enforces for programs if the task sets no limit. Disk has a limit, because
-# a program that fills the node's disk causes the eviction of other pods. Disk has no request, because the pod could not
-# be scheduled to nodes that do not report ephemeral storage.
+# The memory limit is equal to the limit that the runner enforces for programs of a task without a limit. Disk has a
+# limit, because a program that fills the node's disk causes the eviction of other pods. Disk has no request, because
+# the pod could not be scheduled to nodes that do not report ephemeral storage.
 SANDBOX = Resources(
     requests={"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "0"},
     limits={"memory": "2Gi", "ephemeral-storage": "10Gi"},
@@ -95,7 +95,7 @@ class NamespacePolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
 
 class NamespacePolicies(msgspec.Struct, frozen=True, kw_only=True):
-    """The policies of all namespaces: the one in ``overrides``, or else ``defaults``."""
+    """The policies of all namespaces. A policy in ``overrides`` replaces ``defaults``."""
 
     defaults: NamespacePolicy = NamespacePolicy()
     overrides: Mapping[str, NamespacePolicy] = {}

@@ -103,7 +103,7 @@ class WatchedObject(View, frozen=True, kw_only=True):
         return (self.metadata.namespace, self.metadata.name)
 
     def is_controlled_by(self, uid: str | None) -> bool:
-        """True if the object with this UID controls this one."""
+        """True if the object with this UID controls this object."""
         owner = self.metadata.controller
         return owner is not None and owner.uid == uid
 
@@ -133,7 +133,7 @@ class QuotaView(WatchedObject, frozen=True, kw_only=True):
 
 
 def _has_lower(some: dict[str, str], others: dict[str, str]) -> bool:
-    """True if a quantity in ``some`` is lower than the one with the same name in ``others``, or is missing there."""
+    """True if a quantity in ``some`` is lower than the quantity of this name in ``others``, or is missing there."""
     try:
         return any(
             name not in others or parse_quantity(text) < parse_quantity(others[name]) for name, text in some.items()

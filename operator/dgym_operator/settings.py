@@ -25,7 +25,7 @@ from dgym_operator.chart_values import (
 
 PREFIX = "DGYM_OPERATOR_"
 LEADER_LEASE = "dgym-operator"
-"""The Lease that the leader holds, in the operator's own namespace."""
+"""The Lease of the leader, in the operator's own namespace."""
 KEY_SECRET = "dgym-key"  # noqa: S105 - a name
 """The Secret of the cluster's key, in the operator's own namespace."""
 AGENT_POD_KEYS_SECRET = "dgym-agent-keys"  # noqa: S105 - a name
@@ -58,7 +58,9 @@ class Settings(BaseSettings):
     watch_namespaces: Names = Field(
         default=(), description="Comma-separated namespaces whose episodes are served. Empty: all namespaces."
     )
-    sandbox_image: str = Field(default="", description="Image of tasks without one. Empty: such tasks are invalid.")
+    sandbox_image: str = Field(
+        default="", description="Image of tasks without an image. Empty: such tasks are invalid."
+    )
     sidecar_image: str = Field(default="", description="Image of the sidecar. It also contains the runner.")
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
         default="IfNotPresent", description="Pull policy of all containers of an episode's pod."
@@ -69,7 +71,7 @@ class Settings(BaseSettings):
     pod_templates_directory: Path | None = Field(
         default=None, description="Directory of additional pod templates, `<name>.yaml.j2`. Unset: none."
     )
-    default_pod_template: str = Field(default="restricted", description="Pod template of episodes without one.")
+    default_pod_template: str = Field(default="restricted", description="Pod template of episodes without a template.")
     runtime_class_name: str = Field(
         default="", description="RuntimeClass of sandbox pods whose template has none. Empty: the default of the nodes."
     )
@@ -134,7 +136,7 @@ class Settings(BaseSettings):
     )
     namespace_policies: Annotated[NamespacePolicies, NoDecode, _decoded(decode_policies)] = Field(
         default=NamespacePolicies(),
-        description="What each namespace may use, as JSON: `weight`, `maxActive`, `allowed` and `limits`, in "
+        description="Policy of each namespace, as JSON: `weight`, `maxActive`, `allowed` and `limits`, in "
         "`defaults` and for single namespaces in `overrides`. The chart's value `namespaces`.",
     )
     network_policy: Literal["required", "enabled", "disabled"] = Field(
@@ -153,7 +155,8 @@ class Settings(BaseSettings):
     api_burst: int = Field(default=600, ge=1, description="Writes that may be made at once after a pause.")
     metrics_namespace_label: NamespaceMode = Field(
         default="auto",
-        description="Most namespaces in the labels of the metrics of Episodes: `auto` 50, `true` 1,000, `false` none.",
+        description="Maximum number of namespaces in the labels of the metrics of Episodes: `auto` 50, `true` 1,000, "
+        "`false` none.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Lowest level to log.")
     log_format: Literal["json", "text"] = Field(default="json", description="`json`, or `text` for terminals.")

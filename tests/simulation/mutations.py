@@ -109,7 +109,7 @@ MUTATIONS = {
         _pod_status, "_terminating", _lost_at_once
     ),
     "a conflict at a deletion counts as done": lambda: patch.object(_writes.Writes, "_exists", _absent),
-    "a pod is created from an old view": lambda: patch.object(_episodes, "still_wants", lambda *_args: True),
+    "a pod is created from an old view": lambda: patch.object(_episodes, "still_requires_pod", lambda *_args: True),
     "the cache is trusted before this leader has written": lambda: patch.object(
         Memory, "has_written", lambda *_args: True
     ),

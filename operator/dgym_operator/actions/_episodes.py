@@ -66,7 +66,7 @@ from dgym_operator.controllers import (
     is_true,
     set_with_readiness,
 )
-from dgym_operator.controllers.episode import pod_deadline_seconds, still_wants
+from dgym_operator.controllers.episode import pod_deadline_seconds, still_requires_pod
 from dgym_operator.controllers.episodeset import child_manifest, decode_tasks, encode_tasks
 from dgym_operator.objects import ConfigMapView, EpisodeSetView, EpisodeView, Pod, SandboxPoolView
 from dgym_operator.pod_identity import pool_identity
@@ -185,19 +185,19 @@ class EpisodeExecutor:
             return _BLOCKED_SECONDS
         try:
             read, full = await self.reader.episode(episode)
-            if not still_wants(read, uid, action.attempt):
+            if not still_requires_pod(read, uid, action.attempt):
                 return DEFER_SECONDS  # The view is old. The watch will deliver the new Episode.
             seconds = pod_deadline_seconds(episode, self.cache.task_state(episode), self.cache.policy)
             pod = await self.pods.create(full, name=action.name, attempt=action.attempt, deadline_seconds=seconds)
         except (NotFound, Gone):
-            _log.info("the pod is not needed any more", extra=fields(**about))
+            _log.info("the pod is no longer needed", extra=fields(**about))
             return None
         except Unmet as error:
             failure = CreateFailure(
                 reason=error.reason.value,
                 message=error.message,
                 since=self.cache.clock.now(),
-                passes=error.passes,
+                is_temporary=error.is_temporary,
                 retry_after=error.retry_after or 0.0,
                 full=error.reason is EndReason.QUOTA_EXCEEDED,
             )
@@ -424,7 +424,8 @@ class SetExecutor:
             )
         except (Forbidden, Invalid, BadRequest) as error:
             message = (
-                f"the API server refuses the set's SandboxPool, so that episodes start without one: {error.message}"
+                "the API server refuses the set's SandboxPool, so that episodes start without a sandbox pool: "
+                f"{error.message}"
             )
             self.events.record(EPISODE_SETS, episode_set, type="Warning", reason="PoolRefused", message=message)
             raise

@@ -285,7 +285,9 @@ class PodMaker:
         try:
             pod = await self.client.get(PODS, name, decode=Pod, namespace=namespace)
         except NotFound:
-            raise Unmet(EndReason.INTERNAL_ERROR, f"an earlier pod {name} was deleted just now", passes=True) from None
+            raise Unmet(
+                EndReason.INTERNAL_ERROR, f"an earlier pod {name} was deleted just now", is_temporary=True
+            ) from None
         uid, proof = episode.metadata.uid or "", pod.metadata.annotations.proof
         is_controlled = pod.is_controlled_by(uid)
         if is_controlled and proof_is_valid(self.key, proof, namespace=namespace, episode_uid=uid, attempt=attempt):
@@ -294,14 +296,14 @@ class PodMaker:
         owned = f"owned by {owner.kind} {owner.name}" if owner is not None else "without an owner"
         if pod.metadata.deletion_timestamp is not None:
             message = f"an earlier pod {name}, {owned}, is still being deleted"
-            raise Unmet(EndReason.POD_REJECTED, message, passes=True)
+            raise Unmet(EndReason.POD_REJECTED, message, is_temporary=True)
         if is_controlled:
             message = (
                 f"a pod {name} that names this Episode as its owner already exists, and the operator did not create it "
                 f"(its annotation {PROOF_ANNOTATION} is not a valid proof); delete it: "
                 f"kubectl delete pod {name} -n {namespace}"
             )
-            raise Unmet(EndReason.POD_REJECTED, message, passes=True)
+            raise Unmet(EndReason.POD_REJECTED, message, is_temporary=True)
         raise Unmet(EndReason.POD_REJECTED, f"a pod {name}, {owned}, already exists; delete it")
 
     def _manifest(
@@ -380,21 +382,21 @@ def find_refusal(error: ApiError) -> Unmet | None:
         return None if error.namespace_terminating else _forbidden(error)
     if isinstance(error, Invalid) and _is_limited_by_default(error):
         message = f"{error.message}; a LimitRange's default limit is below the request: change one of them"
-        return Unmet(EndReason.POD_REJECTED, message, passes=True)
+        return Unmet(EndReason.POD_REJECTED, message, is_temporary=True)
     if isinstance(error, Invalid | BadRequest) or error.status == _TOO_LARGE:
         return Unmet(EndReason.POD_REJECTED, error.message)
-    return Unmet(EndReason.INTERNAL_ERROR, str(error), passes=True, retry_after=error.retry_after)
+    return Unmet(EndReason.INTERNAL_ERROR, str(error), is_temporary=True, retry_after=error.retry_after)
 
 
 def _forbidden(error: Forbidden) -> Unmet:
     if error.quota:
-        return Unmet(EndReason.QUOTA_EXCEEDED, error.message, passes=True)
+        return Unmet(EndReason.QUOTA_EXCEEDED, error.message, is_temporary=True)
     if _RBAC in error.message and "User " in error.message:
         # The installation lacks a right. The episode did not cause that, and the right may be granted at any time.
-        return Unmet(EndReason.INTERNAL_ERROR, error.message, passes=True)
+        return Unmet(EndReason.INTERNAL_ERROR, error.message, is_temporary=True)
     # An administrator can change a LimitRange, as a quota. The episodes of a set wait and do not all fail meanwhile.
-    passes = is_limit_range(error.message) or any(text in error.message for text in _LAGGING)
-    return Unmet(EndReason.POD_REJECTED, error.message, passes=passes)
+    is_temporary = is_limit_range(error.message) or any(text in error.message for text in _LAGGING)
+    return Unmet(EndReason.POD_REJECTED, error.message, is_temporary=is_temporary)
 
 
 def _is_limited_by_default(error: Invalid) -> bool:
@@ -455,8 +457,8 @@ class SandboxPoolExecutor:
         except Unmet as unmet:
             self.cache.memory.sandbox_pools[metadata.uid].record_failure(name, self.cache.clock.now())
             self.cache.memory.refused[metadata.uid] = unmet.message
-            _log.warning("a pod of a pool could not be created: %s", unmet, extra=about)
+            _log.warning("a pod of a sandbox pool could not be created: %s", unmet, extra=about)
             return
         self.cache.memory.refused.pop(metadata.uid, None)
         self.cache.pods.assume(pod)
-        _log.info("created a pod of a pool", extra=about)
+        _log.info("created a pod of a sandbox pool", extra=about)

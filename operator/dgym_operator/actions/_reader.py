@@ -41,15 +41,17 @@ class Unmet(Exception):
     Attributes:
         reason: The reason in the API.
         message: The cause, for users.
-        passes: True if the cause is temporary.
+        is_temporary: True if the cause is temporary.
         retry_after: Minimum seconds until the next try. None: not known.
     """
 
-    def __init__(self, reason: EndReason, message: str, passes: bool = False, retry_after: float | None = None) -> None:
+    def __init__(
+        self, reason: EndReason, message: str, is_temporary: bool = False, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
-        self.passes = passes
+        self.is_temporary = is_temporary
         self.retry_after = retry_after
 
 

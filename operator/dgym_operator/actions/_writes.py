@@ -25,7 +25,7 @@ _LONGEST_SECONDS = 60.0
 
 
 class NotLeading(Exception):
-    """This replica does not hold the Lease. The next leader makes the decision again."""
+    """This replica is not the holder of the Lease. The next leader makes the decision again."""
 
 
 class Writes:

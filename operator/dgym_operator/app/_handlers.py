@@ -186,7 +186,7 @@ class EventHandlers:
         if change.new is None:
             self._cache.memory.forget(change.last.metadata.uid)
         elif change.source is not ChangeSource.OWN or change.old is None or change.old.spec != change.new.spec:
-            # The operator's own write of a pool's status needs no decision. Its write of a set's pool spec does.
+            # The operator's own write of a pool's status does not need a decision. Its write of a set's pool spec does.
             self.enqueue_sandbox_pool(change.key)
 
     def _keep_last(self, uid: str, pod: Pod) -> None:
@@ -208,9 +208,9 @@ class EventHandlers:
             case TerminatedResponse():
                 after = view.after_terminated(answer.content)
             case AttemptState():
-                after = view.after_state(answer.content, answer.asked)
+                after = view.after_state(answer.content, answer.requested)
             case _ if answer.call.call is calls.CANCEL:
-                after = view.after_cancel(answer.asked)
+                after = view.after_cancel(answer.requested)
             case _:
                 after = view.after_bind() if answer.call.call is calls.BIND else view
         episode = self._cache.episode_of(uid)

@@ -95,7 +95,7 @@ _OF_NAMESPACES = CATALOGUE.gauge(
     state=("active", "waiting"),
 )
 _DEPTH = CATALOGUE.gauge("dgym_operator_queue_depth", "Objects waiting to be reconciled.")
-_OLDEST = CATALOGUE.gauge("dgym_operator_queue_oldest_seconds", "Time that the oldest of them has waited.")
+_OLDEST = CATALOGUE.gauge("dgym_operator_queue_oldest_seconds", "Time that the oldest object in the queue has waited.")
 _BUSY = CATALOGUE.gauge("dgym_operator_queue_active", "Objects that a worker reconciles.")
 _DELAYED = CATALOGUE.gauge("dgym_operator_queue_delayed", "Objects that are queued later, after a delay or back-off.")
 _ADDS = CATALOGUE.counter("dgym_operator_queue_adds_total", "Objects added to the queue, duplicates included.")
@@ -107,7 +107,9 @@ _STALENESS = CATALOGUE.gauge(
     namespace=_SERVED,
 )
 _EVENTS = CATALOGUE.counter("dgym_operator_watch_events_total", "Events received by watches.", resource=RESOURCES)
-_WATCHES = CATALOGUE.counter("dgym_operator_watches_total", "Watches begun, the repeated ones too.", resource=RESOURCES)
+_WATCHES = CATALOGUE.counter(
+    "dgym_operator_watches_total", "Started watches, including repeated watches.", resource=RESOURCES
+)
 _LISTS = CATALOGUE.counter("dgym_operator_lists_total", "Lists of all objects of a resource.", resource=RESOURCES)
 _UNREADABLE = CATALOGUE.counter(
     "dgym_operator_unreadable_objects_total", "Objects received that could not be read.", resource=RESOURCES

@@ -67,7 +67,7 @@ class AgentPod(msgspec.Struct, kw_only=True):
         ready: True if the pod is ready and not being deleted.
         answered: Monotonic time of the last report, or of the start of polling.
         report: The last report.
-        asked: When the last report was requested.
+        requested: When the last report was requested.
         draining_since: When the agent pod first reported that it accepts no more episodes.
         failure: Why the last poll failed. Empty if it succeeded.
         refuses_token: True if the agent pod refused the operator's token.
@@ -82,7 +82,7 @@ class AgentPod(msgspec.Struct, kw_only=True):
     ready: bool = False
     answered: float
     report: AgentPodReport | None = None
-    asked: datetime | None = None
+    requested: datetime | None = None
     draining_since: datetime | None = None
     failure: str = ""
     refuses_token: bool = False
@@ -160,8 +160,8 @@ class AgentPods:
 
     # Reports
 
-    def observe_report(self, agent_pod: AgentPod, report: AgentPodReport, asked: datetime) -> set[str]:
-        """Record the report that was requested at ``asked``.
+    def observe_report(self, agent_pod: AgentPod, report: AgentPodReport, requested: datetime) -> set[str]:
+        """Record the report that was requested at ``requested``.
 
         Returns:
             The UIDs of episodes whose state or message has changed.
@@ -172,7 +172,7 @@ class AgentPods:
             agent_pod.observed[status.episode_uid] = _observe(before.get(status.episode_uid), status, now)
             if status.active_seconds:
                 self._active[status.episode_uid] = _active_time(self._active.get(status.episode_uid), status)
-        agent_pod.report, agent_pod.asked = report, asked
+        agent_pod.report, agent_pod.requested = report, requested
         agent_pod.failure, agent_pod.refuses_token = "", False
         agent_pod.draining_since = (agent_pod.draining_since or now) if report.draining else None
         agent_pod.answered = self._clock.monotonic()
@@ -200,7 +200,7 @@ class AgentPods:
         self._active.pop(episode_uid, None)
 
     def open_slots(self, agent_pod: AgentPod) -> int | None:
-        """Return the total number of its slots, used ones included. None if it accepts no more episodes at present."""
+        """Return the total number of its slots, used ones included. None if it does not accept episodes at present."""
         if agent_pod.report is None or not agent_pod.takes_more or self.is_silent(agent_pod):
             return None
         return agent_pod.report.slots
@@ -247,12 +247,14 @@ class AgentPods:
         term = (episode.status.attempt, assignment.epoch)
         observed = self._observed(agent_pod, episode.metadata.uid, term)
         if agent_pod.draining_since is not None and (observed is None or observed.term != term):
-            # A draining agent pod refuses new assignments, so it will never acknowledge this one.
+            # A draining agent pod refuses new assignments, so it will never acknowledge this assignment.
             lost = f"agent pod {agent_pod.name} is terminating and does not accept episodes"
             return AgentPodView(lost_since=agent_pod.draining_since, lost=lost)
         if observed is None:
-            return AgentPodView(asked=agent_pod.asked)
-        return AgentPodView(status=observed.status, since=observed.since, asked=agent_pod.asked, stages=observed.stages)
+            return AgentPodView(requested=agent_pod.requested)
+        return AgentPodView(
+            status=observed.status, since=observed.since, requested=agent_pod.requested, stages=observed.stages
+        )
 
     def _observed(self, agent_pod: AgentPod, uid: str, term: Term) -> ObservedStatus | None:
         failed = self._undeliverable.get(uid)

@@ -268,7 +268,7 @@ class Cache:
 
     def _is_proven(self, pod: Pod, uid: str) -> bool:
         if not self.key:
-            return True  # Only the leader has the key. Other replicas make no decisions.
+            return True  # Only the leader has the key. Other replicas do not make decisions.
         metadata = pod.metadata
         return proof_is_valid(
             self.key,

@@ -104,7 +104,7 @@ def is_counted(status: EpisodeSetStatus, child: EpisodeView) -> bool:
 
 
 class Children:
-    """The children of one set. If several children have the same index, the one that was added last is used.
+    """The children of one set. If several children have the same index, the last added child is used.
 
     Args:
         views: The children, in the order in which they were observed.
@@ -119,7 +119,7 @@ class Children:
         self._finished: dict[int, EpisodeView] = {}
         self._suspended = 0
         self._lowest = 0
-        """Every index below this one is completed or has a child."""
+        """Every index below this index is completed or has a child."""
         self._highest = -1
         for view in views:
             self.put(view)

@@ -110,7 +110,7 @@ class AgentPodView(msgspec.Struct, frozen=True, kw_only=True):
         status: The episode's status in the last report of the agent pod. None if the report does not contain the
             episode or no report has arrived yet.
         since: When ``status.state`` was first observed.
-        asked: When the last report was requested.
+        requested: When the last report was requested.
         lost_since: When the agent pod was lost: it was silent for too long, or it is gone. None if it is not lost.
         lost: A message for users with the name of the lost agent pod and the evidence of its loss.
         stages: Observed times of the first and the last step.
@@ -120,7 +120,7 @@ class AgentPodView(msgspec.Struct, frozen=True, kw_only=True):
 
     status: AssignmentStatus | None = None
     since: datetime | None = None
-    asked: datetime | None = None
+    requested: datetime | None = None
     lost_since: datetime | None = None
     lost: str = ""
     stages: Stages = Stages()
@@ -131,10 +131,10 @@ class SidecarView(msgspec.Struct, frozen=True, kw_only=True):
     """The answers of the attempt's sidecar. The sidecar signs its answers.
 
     Attributes:
-        terminated: Why the sandbox container terminated. None if the sidecar was not asked or has not observed it yet.
+        terminated: Why the sandbox container terminated. None if the sidecar was not called or has not observed it yet.
         cancelled_since: When the cancelled episode was first observed to have ended.
-        state: The sidecar's clocks at the time ``asked``.
-        asked: When ``state`` was requested.
+        state: The sidecar's clocks at the time ``requested``.
+        requested: When ``state`` was requested.
         expired_since: When the deadline was first observed to be used up, or the tests to be running.
         idle_since: When the deadline clock was first observed to be paused, after it had started.
         bound: True if the sidecar of a claimed pod has answered the call that binds it to its attempt.
@@ -143,7 +143,7 @@ class SidecarView(msgspec.Struct, frozen=True, kw_only=True):
     terminated: TerminatedResponse | None = None
     cancelled_since: datetime | None = None
     state: AttemptState | None = None
-    asked: datetime | None = None
+    requested: datetime | None = None
     expired_since: datetime | None = None
     idle_since: datetime | None = None
     bound: bool = False
@@ -162,25 +162,25 @@ class SidecarView(msgspec.Struct, frozen=True, kw_only=True):
         """Return a copy that includes the answer to ``bind``."""
         return msgspec.structs.replace(self, bound=True)
 
-    def after_cancel(self, asked: datetime) -> "SidecarView":
+    def after_cancel(self, requested: datetime) -> "SidecarView":
         """Return a copy that includes the answer to ``cancel``: the episode has ended."""
-        return msgspec.structs.replace(self, cancelled_since=self.cancelled_since or asked)
+        return msgspec.structs.replace(self, cancelled_since=self.cancelled_since or requested)
 
     def after_terminated(self, answer: TerminatedResponse) -> "SidecarView":
         """Return a copy that includes the answer to ``terminated``, unless the sidecar has not observed the end yet."""
         known = answer.expected or answer.known or answer.poisoned_step is not None
         return msgspec.structs.replace(self, terminated=answer) if known else self
 
-    def after_state(self, answer: AttemptState, asked: datetime) -> "SidecarView":
+    def after_state(self, answer: AttemptState, requested: datetime) -> "SidecarView":
         """Return a copy that includes the answer to ``state``: the clocks."""
         over = answer.ending or (answer.remaining_seconds is not None and answer.remaining_seconds <= 0)
         idles = bool(answer.elapsed_seconds) and not answer.running and not over
         return msgspec.structs.replace(
             self,
             state=answer,
-            asked=asked,
-            expired_since=(self.expired_since or asked) if over and not answer.ended else None,
-            idle_since=(self.idle_since or asked) if idles else None,
+            requested=requested,
+            expired_since=(self.expired_since or requested) if over and not answer.ended else None,
+            idle_since=(self.idle_since or requested) if idles else None,
         )
 
 

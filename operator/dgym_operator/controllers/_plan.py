@@ -29,8 +29,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 class CreatePod(Action, frozen=True, kw_only=True):
     """Create the pod ``name`` of this attempt. After a failure the next view contains a ``CreateFailure``.
 
-    The Episode is first read from the API server, and the pod is created only if ``still_wants`` returns True for it.
-    The first views of a new leader may be older than the last writes of its predecessor.
+    The Episode is first read from the API server, and the pod is created only if ``still_requires_pod``
+    returns True for it. The first views of a new leader may be older than the last writes of its predecessor.
     """
 
     name: str
@@ -111,27 +111,27 @@ class CreatePooledPod(Action, frozen=True, kw_only=True):
 
 
 class PatchSandboxPoolStatus(Action, frozen=True, kw_only=True):
-    """Write the pool's status."""
+    """Write the sandbox pool's status."""
 
     status: SandboxPoolStatus
 
 
 class CreateSandboxPool(Action, frozen=True, kw_only=True):
-    """Create the set's pool."""
+    """Create the set's sandbox pool."""
 
     name: str
     spec: SandboxPoolSpec
 
 
 class PatchSandboxPool(Action, frozen=True, kw_only=True):
-    """Write the task and the sizes of the set's pool."""
+    """Write the task and the sizes of the set's sandbox pool."""
 
     name: str
     spec: SandboxPoolSpec
 
 
 class DeleteSandboxPool(Action, frozen=True, kw_only=True):
-    """Delete the set's pool with this name and UID."""
+    """Delete the set's sandbox pool with this name and UID."""
 
     name: str
     uid: str
@@ -205,7 +205,7 @@ class CreateFailure(msgspec.Struct, frozen=True, kw_only=True):
         reason: The reason with which the episode ends if the cause is final or lasts too long.
         message: The cause.
         since: When the first try failed.
-        passes: True if the cause is temporary, so that the creation is retried for any reason.
+        is_temporary: True if the cause is temporary, so that the creation is retried for any reason.
         tries: Number of failed tries.
         tried: When the last try failed. None if there was only one.
         retry_after: Seconds from the last try to the next, from the API server's header ``Retry-After``.
@@ -216,7 +216,7 @@ class CreateFailure(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     message: str
     since: datetime
-    passes: bool = False
+    is_temporary: bool = False
     tries: int = 1
     tried: datetime | None = None
     retry_after: float = 0.0
@@ -227,15 +227,15 @@ class CreateFailure(msgspec.Struct, frozen=True, kw_only=True):
 
         A temporary ``InternalError`` does not replace the reason of an earlier one or of a used-up quota.
         """
-        waits = self.passes and self.reason in ("InternalError", "QuotaExceeded")
-        fault = failure.passes and failure.reason == "InternalError"
+        waits = self.is_temporary and self.reason in ("InternalError", "QuotaExceeded")
+        fault = failure.is_temporary and failure.reason == "InternalError"
         same = self.reason == failure.reason and _without_numbers(self.message) == _without_numbers(failure.message)
         shown = self if same or (waits and fault) else failure
         return msgspec.structs.replace(
             failure,
             reason=shown.reason,
             message=shown.message,
-            passes=shown.passes,
+            is_temporary=shown.is_temporary,
             since=self.since,
             tries=self.tries + 1,
             tried=failure.since,

@@ -29,7 +29,7 @@ def decide_sandbox_pool(view: SandboxPoolInput, now: datetime) -> Plan:
         return Plan()
     dropped = [pod for pod in view.pods if has_failed(pod, view.policy, now) or not _is_useful(view, pod, now)]
     kept = [pod for pod in view.pods if pod not in dropped and pod.metadata.deletion_timestamp is None]
-    wanted, deletions = _wanted(view, kept, now), list(_deletions([*dropped, *view.unusable_pods]))
+    wanted, deletions = _pods_to_keep(view, kept, now), list(_deletions([*dropped, *view.unusable_pods]))
     surplus = sorted(kept, key=lambda pod: (pod.ready, created(pod)))[: max(0, len(kept) - _max_idle(view))]
     deletions += _deletions(surplus)
     due = _next_try(view)
@@ -72,7 +72,7 @@ def _max_idle(view: SandboxPoolInput) -> int:
     return spec.min_idle if spec.max_idle is None else max(spec.min_idle, spec.max_idle)
 
 
-def _wanted(view: SandboxPoolInput, kept: list[Pod], now: datetime) -> int:
+def _pods_to_keep(view: SandboxPoolInput, kept: list[Pod], now: datetime) -> int:
     """Return the number of pods to keep: ``minIdle``, or if it is higher the demand during one pod's start-up time.
 
     Misses raise the demand to at most twice the number of claims. A set may start hundreds of episodes at once and

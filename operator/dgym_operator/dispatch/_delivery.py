@@ -393,7 +393,7 @@ class AgentPodPoller:
 
     async def _poll_once(self, agent_pod: AgentPod) -> None:
         async with self._slots:
-            requested_at, asked = self._cache.clock.monotonic(), self._cache.clock.now()
+            monotonic_at, requested = self._cache.clock.monotonic(), self._cache.clock.now()
             try:
                 report = await self._client.report(agent_pod.address)
             except DgymError as error:
@@ -402,10 +402,10 @@ class AgentPodPoller:
                 self._dispatcher.wake()
                 self._enqueue_if_lost(agent_pod)
                 return
-        self._observe_report(agent_pod, report, requested_at, asked)
+        self._observe_report(agent_pod, report, monotonic_at, requested)
 
     def _observe_report(
-        self, agent_pod: AgentPod, report: AgentPodReport, requested_at: float, asked: datetime
+        self, agent_pod: AgentPod, report: AgentPodReport, monotonic_at: float, requested: datetime
     ) -> None:
         agent_pods = self._cache.agent_pods
         slots, failed = agent_pods.open_slots(agent_pod), agent_pod.failure
@@ -414,12 +414,12 @@ class AgentPodPoller:
         if failed:
             _log.info("an agent pod answers again", extra=fields(agent_pod=agent_pod.name))
         before = set(agent_pod.observed)
-        changed = agent_pods.observe_report(agent_pod, report, asked)
+        changed = agent_pods.observe_report(agent_pod, report, requested)
         missing, surplus = compare(agent_pod, self._cache, before)
         for episode in missing:
             if report.draining:
                 self._enqueue(episode.key)
-            elif not self._deliveries.delivered_since(agent_pod, episode, requested_at):
+            elif not self._deliveries.delivered_since(agent_pod, episode, monotonic_at):
                 self._deliveries.deliver(episode.key)
         for uid in surplus:
             self._deliveries.withdraw(agent_pod, uid)

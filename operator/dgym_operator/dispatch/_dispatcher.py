@@ -256,7 +256,7 @@ class Dispatcher:
             self._enqueue(key)
 
     def _withdraw_pods(self, stuck: Collection[str]) -> None:
-        """Turn unused grants of these namespaces back into requests, because the namespaces get no more pods."""
+        """Turn unused grants of these namespaces back into requests, because the namespaces do not get more pods."""
         demand = self._demand
         for key in [key for key in demand.pods_granted if key[0] in stuck] if stuck else ():
             demand.request_pod(key, demand.withdraw_pod(key))

@@ -4,7 +4,7 @@ The texts change only if the cause changes, and not with every slot that is take
 for every waiting episode.
 
 Only the API server can decide if a pod fits a ResourceQuota, because quotas have scopes and other controllers create
-pods too. When it refuses a pod, the namespace is closed. The namespace is open_agent_pods again:
+pods too. When it refuses a pod, the namespace is closed. The namespace is opened again:
 
 - for as many pods as have terminated, when the quota's status shows room, or when a pod terminates if the operator
   cannot watch the quota;
@@ -60,7 +60,7 @@ class Holds(msgspec.Struct, frozen=True, kw_only=True):
     """Why requests are not granted.
 
     Attributes:
-        agent_pods: By namespace, why the agent pods of its pool serve no more episodes.
+        agent_pods: By namespace, why the agent pods of its pool do not serve more episodes.
         pods: By namespace, why it gets no more sandbox pods.
         quotas: By namespace, the text about its full ResourceQuota.
         ready: By namespace, why no more of its ready sandboxes are assigned (``maxActive``).
@@ -108,7 +108,7 @@ class Holds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_stuck(stuck: Mapping[Key, Stuck], limit: int) -> dict[str, str]:
-    """Return why the namespaces with ``limit`` or more stuck pods get no more pods."""
+    """Return why the namespaces with ``limit`` or more stuck pods do not get more pods."""
     counts = Counter(namespace for namespace, _ in stuck)
     full = {namespace for namespace, count in counts.items() if count >= limit}
     oldest: dict[str, Stuck] = {}
@@ -119,7 +119,7 @@ def find_stuck(stuck: Mapping[Key, Stuck], limit: int) -> dict[str, str]:
 
 
 def find_full(namespaces: Iterable[str], active: Mapping[str, int], policies: NamespacePolicies) -> dict[str, str]:
-    """Return why the namespaces that have reached ``maxActive`` start no more episodes."""
+    """Return why the namespaces that have reached ``maxActive`` do not start more episodes."""
     return {
         namespace: f"namespace {namespace} has {bound} active episodes (maxActive); "
         f"raise {policies.place(namespace, 'maxActive')} in the chart's values to allow more"
@@ -154,7 +154,7 @@ def find_failing_models(
 def find_agent_pod_causes(
     agent_pods: AgentPods, namespaces: Iterable[str], pools: AgentPodPools, before: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return by namespace why the agent pods of its pool serve no more episodes.
+    """Return by namespace why the agent pods of its pool do not serve more episodes.
 
     The text about an unavailable results store does not change during the outage.
     """
@@ -345,7 +345,7 @@ class Quotas:
         return rooms
 
     def texts(self) -> dict[str, str]:
-        """Return the messages for users that explain why the full namespaces get no more pods."""
+        """Return the messages for users that explain why the full namespaces do not get more pods."""
         now = self._cache.clock.monotonic()
         for namespace, full in self._full.items():
             if self._active(namespace) >= full.capacity:

@@ -54,7 +54,7 @@ Signature = tuple[Path, int, int, int]
 
 
 class BlankUsed(Exception):
-    """A template used a value that was left blank in a way other than to write it."""
+    """A template used a blank value in another way than to write it."""
 
 
 class Blank:
@@ -169,7 +169,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         sequences = [each for each in (left, right) if isinstance(each, str | list | tuple)]
         numbers = [abs(each) for each in (left, right) if isinstance(each, int | float)]
         if sequences and numbers and len(sequences[0]) * numbers[0] > _LONGEST_SEQUENCE:
-            raise SecurityError(f"repeating gives more than {_LONGEST_SEQUENCE:,} items or characters")
+            raise SecurityError(f"repeating produces more than {_LONGEST_SEQUENCE:,} items or characters")
         if operator == "**" and any(number > _LONGEST_RANGE for number in numbers):
             raise SecurityError(f"powers are taken of numbers up to {_LONGEST_RANGE}")
         result = super().call_binop(context, operator, left, right)

@@ -164,7 +164,7 @@ class Renderer:
             pieces.append(piece)
             size += len(piece)
             if size > _LARGEST_TEXT:
-                raise TemplateError(f"pod template {template!r} gives more than {_LARGEST_TEXT:,} characters")
+                raise TemplateError(f"pod template {template!r} produces more than {_LARGEST_TEXT:,} characters")
         return "".join(pieces)
 
     def _not_found(self, error: jinja2.TemplateNotFound, template: str) -> str:
@@ -223,11 +223,11 @@ def _parse(template: str, text: str) -> dict[str, Any]:
     documents = list(read_yaml(text))
     for document in documents:
         for problem in document.problems:
-            raise TemplateError(f"pod template {template!r} gives {_located(text, problem)}")
+            raise TemplateError(f"pod template {template!r}: {_located(text, problem)}")
     if len(documents) != 1:
-        raise TemplateError(f"pod template {template!r} gives {len(documents)} documents; give one pod")
+        raise TemplateError(f"pod template {template!r} produces {len(documents)} documents; write one pod")
     if not isinstance(documents[0].value, dict):
-        raise TemplateError(f"pod template {template!r} gives a document that is not a mapping; give one pod")
+        raise TemplateError(f"pod template {template!r} produces a document that is not a mapping; write one pod")
     value: dict[str, Any] = documents[0].value
     try:
         _check_values(value, (), set())
@@ -327,7 +327,7 @@ def render_command(
         settings: Settings of the installation.
         task_paths: Files with referenced DebugTasks.
         template: Name of a template that replaces the template of the episode and the task.
-        namespace: Namespace of manifests without one.
+        namespace: Namespace of manifests without a namespace.
 
     Raises:
         ManifestError: A file is invalid, or the files do not contain an episode.

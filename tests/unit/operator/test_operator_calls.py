@@ -247,7 +247,7 @@ async def test_a_sidecar_is_asked_until_its_answer_holds(server, caller, asked, 
     await asyncio.gather(worker, return_exceptions=True)
     assert [call[:2] for call in server.calls] == [(asked.method, asked.path)] * times
     assert [(each.call, each.content) for each in answers] == [(call, answer)] * times
-    assert all(before <= each.asked <= SystemClock().now() for each in answers)
+    assert all(before <= each.requested <= SystemClock().now() for each in answers)
 
 
 async def test_an_answer_that_cannot_be_read_is_none(server, caller, caplog):

@@ -18,7 +18,7 @@ def test_the_program_prints_every_setting_with_default_and_meaning():
         f"| `DGYM_OPERATOR_{name.upper()}`" for name in Settings.model_fields
     ]
     assert "| `DGYM_OPERATOR_API_QPS` | `300` | Writes per second to the API server" in shown.output
-    assert "| `DGYM_OPERATOR_SANDBOX_IMAGE` |  | Image of tasks without one." in shown.output
+    assert "| `DGYM_OPERATOR_SANDBOX_IMAGE` |  | Image of tasks without an image." in shown.output
     assert all(field.description for field in Settings.model_fields.values())
 
 

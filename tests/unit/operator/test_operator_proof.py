@@ -176,8 +176,8 @@ async def test_a_pod_with_name_and_owner_alone_is_named_with_the_remedy(create, 
     server.pod = objects.pod("fix-1", owner="fix")
     with pytest.raises(Unmet, match="kubectl delete pod fix-1 -n team") as caught:
         await create()
-    assert (caught.value.reason, caught.value.passes) == ("PodRejected", True)
+    assert (caught.value.reason, caught.value.is_temporary) == ("PodRejected", True)
     server.pod = Pod(metadata=msgspec.structs.replace(server.pod.metadata, owner_references=()))
     with pytest.raises(Unmet, match="without an owner, already exists; delete it") as caught:
         await create()
-    assert not caught.value.passes
+    assert not caught.value.is_temporary

@@ -8,7 +8,7 @@ from dgym_operator.controllers.episode._assignment import (
     retry_at,
 )
 from dgym_operator.controllers.episode._clocks import pod_deadline_seconds, remaining_seconds
-from dgym_operator.controllers.episode._controller import decide, still_wants
+from dgym_operator.controllers.episode._controller import decide, still_requires_pod
 from dgym_operator.controllers.episode._pod_status import (
     Cause,
     created,
@@ -35,7 +35,7 @@ __all__ = [
     "retry_at",
     "slow_at",
     "start_failure",
-    "still_wants",
+    "still_requires_pod",
     "stuck_cause",
     "waiting_cause",
 ]

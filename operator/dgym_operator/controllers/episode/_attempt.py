@@ -24,8 +24,8 @@ from dgym_operator.controllers._plan import (
     until,
 )
 from dgym_operator.controllers.episode._clocks import (
-    ask,
     backstop,
+    call_sidecar,
     overdue,
     remaining_seconds,
     requested_since,
@@ -162,7 +162,7 @@ def _another_task(view: EpisodeInput) -> str:
 
 
 def _is_final(failure: CreateFailure) -> bool:
-    return not failure.passes and AttemptEnd(reason=failure.reason).treatment is not Treatment.WAIT
+    return not failure.is_temporary and AttemptEnd(reason=failure.reason).treatment is not Treatment.WAIT
 
 
 def _wait_for_quota(view: EpisodeInput, failure: CreateFailure, now: datetime) -> Plan:
@@ -250,7 +250,7 @@ def run(view: EpisodeInput, now: datetime) -> Plan:
     """Return the plan for an assigned attempt: supervise its agent pod, its sandbox and its clocks."""
     waits = _waits_for_model(view)
     late = None if view.is_closing or view.awaits_report or waits else backstop(view)
-    is_late = late is not None and now >= late.ask
+    is_late = late is not None and now >= late.request_at
     end = _reassigned_too_often(view) or (overdue(view, late, now) if late is not None and is_late else None)
     if end is not None:
         cause = EndCause.AGENT if end.reason == "DeadlineExceeded" else EndCause.INFRASTRUCTURE
@@ -263,7 +263,7 @@ def run(view: EpisodeInput, now: datetime) -> Plan:
         plan = soonest(plan, Plan(requeue_after=view.policy.repeat_seconds))
     if late is None:
         return plan
-    return soonest(plan, ask(view, calls.STATE) if is_late else until(late.ask, now))
+    return soonest(plan, call_sidecar(view, calls.STATE) if is_late else until(late.request_at, now))
 
 
 def _waits_for_model(view: EpisodeInput) -> bool:
@@ -282,7 +282,7 @@ def _reassigned_too_often(view: EpisodeInput) -> AttemptEnd | None:
         return None
     if agent_pod.lost_since is not None and assignment.losses >= view.policy.agent_pod_losses:
         lost = assignment.losses + 1
-        message = f"{lost} agent pods were lost while they served the episode; the last one: {agent_pod.lost}"
+        message = f"{lost} agent pods were lost while they served the episode; the last loss: {agent_pod.lost}"
         return AttemptEnd(reason="AgentPodLost", message=message)
     if not _has_new_failure(view) or report is None:
         return None
@@ -296,7 +296,7 @@ def _reassigned_too_often(view: EpisodeInput) -> AttemptEnd | None:
 
 
 def _model_failed(view: EpisodeInput, now: datetime) -> Plan | None:
-    """Record a new failure of the model, so that another try follows. None if there is no new failure."""
+    """Record a new failure of the model, so that it is tried again. None if there is no new failure."""
     assignment, report = view.assignment, view.report
     if not _has_new_failure(view) or assignment is None or report is None:
         return None
@@ -309,12 +309,12 @@ def _model_failed(view: EpisodeInput, now: datetime) -> Plan | None:
     )
     steps = max(view.episode.status.steps, report.steps)
     status = view.status_with(assignment=failed, reason=reason, message=fit(report.cause), steps=steps)
-    event = Emit(type="Warning", reason=reason, message=fit(f"{report.cause}; another try follows"))
+    event = Emit(type="Warning", reason=reason, message=fit(f"{report.cause}; it will be tried again"))
     return Plan(actions=(PatchStatus(status=status), event))
 
 
 def _outages(view: EpisodeInput, report: AssignmentStatus) -> int:
-    """Return the number of consecutive outages of the model before this one. Steps since the last one reset it to 0."""
+    """Return the number of consecutive outages of the model before this outage. New steps reset it to 0."""
     has_new_steps = report.steps > view.episode.status.steps
     return view.assignment.outages if view.assignment is not None and not has_new_steps else 0
 
@@ -391,7 +391,7 @@ def show(
     Args:
         view: The input.
         reason: The reason.
-        since: Since when the reason applies. None: now.
+        since: When the reason began to apply. None: now.
         now: The current time.
         message: The message.
         ready: The new status of ``SandboxReady``. None leaves it unchanged.

@@ -43,14 +43,14 @@ def sidecar_requests(view: EpisodeInput) -> Plan:
     return _calls(view, pod, bodies)
 
 
-def ask(view: EpisodeInput, *questions: Call[None, Any]) -> Plan:
+def call_sidecar(view: EpisodeInput, *requests: Call[None, Any]) -> Plan:
     """Return a plan with calls that have no body."""
-    return _calls(view, view.pod, dict.fromkeys(questions)) if view.pod is not None else Plan()
+    return _calls(view, view.pod, dict.fromkeys(requests)) if view.pod is not None else Plan()
 
 
 def has_clock_of(view: EpisodeInput, moment: datetime) -> bool:
     """True if the sidecar's clocks were read at or after ``moment``."""
-    return view.sidecar.asked is not None and view.sidecar.asked >= moment
+    return view.sidecar.requested is not None and view.sidecar.requested >= moment
 
 
 def _calls(view: EpisodeInput, pod: Pod, bodies: Mapping[Call[Any, Any], WireMessage | None]) -> Plan:
@@ -129,9 +129,9 @@ def remaining_seconds(episode: EpisodeView) -> float:
 
 
 class Backstop(NamedTuple):
-    """When the sidecar is asked for its state, and until when it must answer. ``end`` None means without a limit."""
+    """When the sidecar's state is requested, and until when it must answer. ``end`` is None without a limit."""
 
-    ask: datetime
+    request_at: datetime
     end: datetime | None
 
 
@@ -153,26 +153,26 @@ def backstop(view: EpisodeInput) -> Backstop | None:
         end = max(assigned, lost_since) + left - timedelta(seconds=attempt_seconds(view)) + scoring
         return Backstop(end, end)
     if sidecar.expired_since is not None:
-        ask = sidecar.expired_since + scoring
-        return Backstop(ask, ask + answer)
+        request_at = sidecar.expired_since + scoring
+        return Backstop(request_at, request_at + answer)
     reported = view.agent_pod.since if view.agent_pod is not None else None
     begun = max(assigned, reported or assigned)
-    if sidecar.state is None or sidecar.asked is None:
+    if sidecar.state is None or sidecar.requested is None:
         return Backstop(begun + left, begun + left + scoring if driven else None)
     if driven and not sidecar.state.elapsed_seconds:
         return Backstop(begun + left + scoring, begun + left + scoring + answer)
     seconds = sidecar.state.remaining_seconds
     # The sidecar's clock is paused during an outage of the model, so a reading from before the outage is too old.
     waited = view.assignment is not None and view.assignment.outages > 0
-    read = max(sidecar.asked, begun) if waited else sidecar.asked
-    ask = read + max(left if seconds is None else timedelta(seconds=seconds), answer)
+    read = max(sidecar.requested, begun) if waited else sidecar.requested
+    request_at = read + max(left if seconds is None else timedelta(seconds=seconds), answer)
     if driven and sidecar.idle_since is not None:
-        ask = min(ask, max(begun, sidecar.idle_since) + left + scoring)
-    return Backstop(ask, ask + scoring if driven else None)
+        request_at = min(request_at, max(begun, sidecar.idle_since) + left + scoring)
+    return Backstop(request_at, request_at + scoring if driven else None)
 
 
 def overdue(view: EpisodeInput, late: Backstop, now: datetime) -> AttemptEnd | None:
-    """Return the end of an attempt that has exceeded its clocks, or None while its sidecar is asked.
+    """Return the end of an attempt that has exceeded its clocks, or None while its answer is awaited.
 
     The reason is ``DeadlineExceeded`` only if the sidecar's answer shows it.
     """
@@ -181,7 +181,7 @@ def overdue(view: EpisodeInput, late: Backstop, now: datetime) -> AttemptEnd | N
         since = lost_since.isoformat(timespec="seconds")
         message = f"no agent pod has served the episode since {since}: {agent_pod.lost}"
         return AttemptEnd(reason="AgentPodLost", message=message)
-    if state is not None and has_clock_of(view, late.ask):
+    if state is not None and has_clock_of(view, late.request_at):
         if not state.elapsed_seconds:
             return lost("the episode was assigned long ago, but no agent pod has started it")
         if state.ending:

@@ -81,14 +81,14 @@ def _decide(view: EpisodeInput, now: datetime) -> Plan:
     if view.episode.is_finished:
         return after_finish(view, now)
     if any(attempt_of(pod) > view.attempt for pod in view.pods):
-        # A pod of a later attempt is created only after status has ended this one, so the view of the Episode is old.
+        # A pod of a later attempt is created only after status has ended this attempt, so the view is old.
         return Plan(requeue_after=_STALE_SECONDS)
     stale = delete_pods(view, keep=view.attempt)
     plan = _decide_attempt(view, now)
     return msgspec.structs.replace(plan, actions=(*stale, *plan.actions)) if stale else plan
 
 
-def still_wants(read: EpisodeView, uid: str, attempt: int) -> bool:
+def still_requires_pod(read: EpisodeView, uid: str, attempt: int) -> bool:
     """True if the Episode, as just read, still requests the pod of this attempt. ``uid`` is the UID in the old view."""
     status, spec = read.status, read.spec
     same = read.metadata.uid == uid and read.metadata.deletion_timestamp is None
@@ -118,8 +118,8 @@ def _decide_attempt(view: EpisodeInput, now: datetime) -> Plan:
         return lost
     if ending is not None:
         # The sidecar is called meanwhile: an agent pod may report the loss of a sandbox before the watch delivers it.
-        asked = sidecar_requests(view) if view.pod is not None and not view.pod.is_over else Plan()
-        return soonest(asked, Plan(requeue_after=ending.seconds))
+        requests = sidecar_requests(view) if view.pod is not None and not view.pod.is_over else Plan()
+        return soonest(requests, Plan(requeue_after=ending.seconds))
     requested = _user_request(view, now)
     if requested is not None:
         return requested

@@ -1,7 +1,7 @@
 """Terminates an attempt, and finishes it: the status after its end, and the deletions that follow.
 
 The termination is the phase between the decision to end an attempt and the deletion of its pod. ``status.ending`` is
-written first, so that the phase survives a restart. Then the sidecar is asked for its state, for a limited time. A
+written first, so that the phase survives a restart. Then the state of the sidecar is requested, for a limited time. A
 cancelled episode is scored during this time. Then the pod is deleted, and ``find_ending`` reads its termination
 message.
 
@@ -34,7 +34,7 @@ from dgym_operator.controllers._inputs import EpisodeInput, backoff, sidecar_url
 from dgym_operator.controllers._plan import Action, DeleteEpisode, DeletePod, Emit, PatchStatus, Plan, soonest, until
 from dgym_operator.controllers.episode._assignment import recovery_deadline
 from dgym_operator.controllers.episode._clocks import (
-    ask,
+    call_sidecar,
     has_clock_of,
     scoring_seconds,
     served_seconds,
@@ -97,19 +97,19 @@ def _calls_before_deletion(view: EpisodeInput, now: datetime) -> Plan | None:
     if _is_scoring(view, since):
         # The episode was closed before. Its outcome will be in the sidecar's termination message.
         deadline = since + timedelta(seconds=scoring_seconds(view))
-        asked = soonest(sidecar_requests(view), ask(view, calls.STATE), until(deadline, now))
-        return asked if now < deadline else None
-    open_questions: list[Call[None, Any]] = [] if has_clock_of(view, since) else [calls.STATE]
+        requests = soonest(sidecar_requests(view), call_sidecar(view, calls.STATE), until(deadline, now))
+        return requests if now < deadline else None
+    open_calls: list[Call[None, Any]] = [] if has_clock_of(view, since) else [calls.STATE]
     if pod.terminated("sandbox") is not None and view.sidecar.terminated is None:
-        open_questions.append(calls.TERMINATED)
+        open_calls.append(calls.TERMINATED)
     deadline = since + timedelta(seconds=view.policy.ask_seconds)
-    if not open_questions or not _has_sidecar(view) or now >= deadline:
+    if not open_calls or not _has_sidecar(view) or now >= deadline:
         return None
-    return soonest(ask(view, *open_questions), until(deadline, now))
+    return soonest(call_sidecar(view, *open_calls), until(deadline, now))
 
 
 def _is_scoring(view: EpisodeInput, since: datetime) -> bool:
-    """True if the sidecar was scoring the episode when it was last asked, and can still finish."""
+    """True if the sidecar was scoring the episode when its state was last requested, and can still finish."""
     state, ending = view.sidecar.state, view.ending
     if state is None or ending is None or not has_clock_of(view, since):
         return False
@@ -133,7 +133,7 @@ def _cancelling(view: EpisodeInput, since: datetime, now: datetime) -> Plan | No
         deadline = since + timedelta(seconds=scoring_seconds(view))
         if not _has_sidecar(view) or now >= deadline:
             return None
-        return soonest(requests, ask(view, calls.CANCEL), until(deadline, now))
+        return soonest(requests, call_sidecar(view, calls.CANCEL), until(deadline, now))
     deadline = ended + timedelta(seconds=view.policy.release_seconds)
     return soonest(requests, until(deadline, now)) if _is_served(view) and now < deadline else None
 
@@ -206,7 +206,7 @@ def finish_attempt(view: EpisodeInput, end: AttemptEnd, now: datetime) -> Plan:
         return finish(view, AttemptEnd(reason="SandboxKilled", message=message), now)
     limit = spec.backoff_limit if spec.agent is not None else 0
     if failures > limit:
-        return finish(view, _last(end, f"attempt {view.attempt} was the last (backoffLimit {limit})"), now)
+        return finish(view, _last(end, f"the last attempt was {view.attempt} (backoffLimit {limit})"), now)
     if disruptions > spec.max_disruptions:
         return finish(view, _last(end, f"the episode was disrupted {disruptions} times (maxDisruptions)"), now)
     if served_seconds(view) >= spec.active_deadline_seconds:
@@ -346,7 +346,7 @@ def after_finish(view: EpisodeInput, now: datetime) -> Plan:
 def _another_attempt(view: EpisodeInput, end: AttemptEnd, failures: int, disruptions: int, now: datetime) -> Plan:
     closed = close_attempt(view, now, reason=end.reason, message=end.message)
     status = msgspec.structs.replace(closed, failures=failures, disruptions=disruptions)
-    message = fit(f"attempt {view.attempt}: {end.message}; a new pod follows")
+    message = fit(f"attempt {view.attempt}: {end.message}; a new pod will be created")
     return Plan(actions=(PatchStatus(status=status), Emit(type="Warning", reason=end.reason, message=message)))
 
 

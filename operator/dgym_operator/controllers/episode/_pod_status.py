@@ -120,7 +120,7 @@ def slow_at(pod: Pod, seconds: float) -> datetime:
 
 
 def stuck_cause(pod: Pod, now: datetime, slow_seconds: float) -> Cause | None:
-    """Return why the pod makes no progress: its waiting cause, or that it is slow, for instance without its volume."""
+    """Return why the pod does not make progress: its waiting cause, or that it is slow, often because of a volume."""
     if pod.ready:
         return None
     cause, slow = waiting_cause(pod), slow_at(pod, slow_seconds)
@@ -150,9 +150,9 @@ def start_failure(pod: Pod) -> AttemptEnd | None:
 
 
 def deleted_early(pod: Pod) -> AttemptEnd:
-    """Return the end of an attempt whose pod something other than the operator deleted before it was assigned."""
-    traces = loss(pod)
-    return traces if traces.disruption else lost("the pod was deleted before its assignment", disruption=True)
+    """Return the end of an attempt whose pod another client deleted before it was assigned."""
+    end = loss(pod)
+    return end if end.disruption else lost("the pod was deleted before its assignment", disruption=True)
 
 
 def loss(pod: Pod) -> AttemptEnd:
@@ -264,7 +264,9 @@ def find_ending(view: EpisodeInput, now: datetime) -> AttemptEnd | Wait | None:
         return end
     if pod.is_over:
         sidecar = pod.terminated("sidecar")
-        return _report_or(view, _traces(view, pod), sidecar.finished_at if sidecar is not None else None, now)
+        return _report_or(
+            view, _end_from_pod_status(view, pod), sidecar.finished_at if sidecar is not None else None, now
+        )
     if pod.metadata.deletion_timestamp is not None:
         return _terminating(view, pod, pod.metadata.deletion_timestamp, now)
     if view.ending is not None:
@@ -273,7 +275,7 @@ def find_ending(view: EpisodeInput, now: datetime) -> AttemptEnd | Wait | None:
 
 
 def recovery_failed(view: EpisodeInput) -> bool:
-    """True if the agent pod that looks for a stored outcome could not find out whether there is one."""
+    """True if the agent pod that looks for a stored outcome could not determine whether it exists."""
     report = view.report
     if not view.is_recovering or report is None or report.state is not AssignmentState.FAILED:
         return False
@@ -294,12 +296,12 @@ def is_disrupted(view: EpisodeInput) -> bool:
     return shown or view.attempt in (view.disrupted_attempt, view.episode.status.disrupted_attempt)
 
 
-def _traces(view: EpisodeInput, pod: Pod) -> AttemptEnd:
+def _end_from_pod_status(view: EpisodeInput, pod: Pod) -> AttemptEnd:
     """Return the end from the status of a pod that has terminated. An unassigned pod may have failed to start."""
-    traces = loss(pod)
-    if view.episode.status.pod_name is not None or traces.disruption or pod.status.reason:
-        return traces
-    return start_failure(pod) or traces
+    end = loss(pod)
+    if view.episode.status.pod_name is not None or end.disruption or pod.status.reason:
+        return end
+    return start_failure(pod) or end
 
 
 def _gone(view: EpisodeInput) -> AttemptEnd:
@@ -326,8 +328,8 @@ def termination_message(view: EpisodeInput, pod: Pod) -> TerminationMessage | No
     return message
 
 
-def _report_or(view: EpisodeInput, traces: AttemptEnd, ended_at: datetime | None, now: datetime) -> AttemptEnd | Wait:
-    """Return the end from the agent pod's report, or else from the pod's status (``traces``).
+def _report_or(view: EpisodeInput, pod_end: AttemptEnd, ended_at: datetime | None, now: datetime) -> AttemptEnd | Wait:
+    """Return the end from the agent pod's report, or else ``pod_end``, from the pod's status.
 
     It is used when the termination message is missing. ``ended_at`` is when the sidecar terminated, if known.
     """
@@ -337,39 +339,39 @@ def _report_or(view: EpisodeInput, traces: AttemptEnd, ended_at: datetime | None
     if report is not None and report.state is AssignmentState.FINISHED:
         return _reported(report)
     if report is not None and report.state is AssignmentState.FAILED:
-        return _failed(view, report, traces)
+        return _failed(view, report, pod_end)
     if view.is_closing:
         return Wait(seconds=view.policy.repeat_seconds)
     if report is not None and ended_at is not None and not observed_since_end(view, ended_at):
         left = ended_at + timedelta(seconds=view.policy.report_seconds) - now
         if left > timedelta():
             return Wait(seconds=left.total_seconds())
-    return traces
+    return pod_end
 
 
 def observed_since_end(view: EpisodeInput, moment: datetime) -> bool:
     """True if the last report was requested at or after ``moment``, and at least a second after the sidecar ended."""
     ended = view.pod.terminated("sidecar") if view.pod is not None else None
-    asked = view.agent_pod.asked if view.agent_pod is not None else None
-    if ended is None or ended.finished_at is None or asked is None:
+    requested = view.agent_pod.requested if view.agent_pod is not None else None
+    if ended is None or ended.finished_at is None or requested is None:
         return False
-    return asked >= max(moment, ended.finished_at + _SECOND)
+    return requested >= max(moment, ended.finished_at + _SECOND)
 
 
-def _failed(view: EpisodeInput, report: AssignmentStatus, traces: AttemptEnd) -> AttemptEnd:
+def _failed(view: EpisodeInput, report: AssignmentStatus, pod_end: AttemptEnd) -> AttemptEnd:
     """Return the end of an attempt whose pod has terminated and whose agent pod reports a failure.
 
     The reporting agent pod has not stored an outcome, but an earlier agent pod that was lost may have stored one. Then
     the end is not settled.
     """
     if view.is_recovering:
-        return msgspec.structs.replace(traces, settled=not recovery_failed(view))
+        return msgspec.structs.replace(pod_end, settled=not recovery_failed(view))
     settled = view.assignment is not None and not view.assignment.losses
-    if is_retried(report) or traces.disruption or is_disrupted(view):
-        return msgspec.structs.replace(traces, settled=settled)
+    if is_retried(report) or pod_end.disruption or is_disrupted(view):
+        return msgspec.structs.replace(pod_end, settled=settled)
     end = _reported(report)
     return msgspec.structs.replace(
-        end, message=end.message or traces.message, settled=settled or end.treatment is not Treatment.NEW_POD
+        end, message=end.message or pod_end.message, settled=settled or end.treatment is not Treatment.NEW_POD
     )
 
 
@@ -381,9 +383,9 @@ def _terminating(view: EpisodeInput, pod: Pod, deadline: datetime, now: datetime
     left = deadline + timedelta(seconds=view.policy.terminating_seconds) - now
     if left > timedelta():
         return Wait(seconds=left.total_seconds())
-    traces = loss(pod)
+    pod_end = loss(pod)
     silent = lost(f"pod {pod.metadata.name} does not terminate, because its node does not respond", disruption=True)
-    return _report_or(view, traces if traces.disruption else silent, None, now)
+    return _report_or(view, pod_end if pod_end.disruption else silent, None, now)
 
 
 def _released(view: EpisodeInput, now: datetime) -> AttemptEnd | Wait | None:

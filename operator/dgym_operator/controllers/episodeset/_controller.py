@@ -191,7 +191,7 @@ def _room(view: EpisodeSetInput, counted: Tally) -> int:
 
 
 def _stop_reason(view: EpisodeSetInput, counted: Tally) -> str | None:
-    """Return why the set creates no more children, or None if it does. ``maxFailed`` 0 stops at the first failure."""
+    """Return why the set does not create more children, or None. ``maxFailed`` 0 stops at the first failure."""
     spec = view.episode_set.spec
     if spec.cancel:
         return "Cancelled"
@@ -369,7 +369,7 @@ class NotFrozen(msgspec.Struct, frozen=True, kw_only=True):
     """Why the tasks cannot be frozen yet.
 
     Attributes:
-        message: What is missing, for users. Empty if only time must pass.
+        message: The missing objects, for users. Empty if the set only has to wait.
         seconds: Seconds until the next try. None: on the next change.
     """
 
@@ -475,7 +475,7 @@ def sandbox_pool_name(episode_set: EpisodeSetView) -> str:
 
 def plan_sandbox_pool(view: EpisodeSetInput, counted: Tally, starting: int, now: datetime) -> Plan:
     """Create, change or delete the set's pool. ``starting`` is the number of episodes created in this round."""
-    wanted = _wanted(view, counted, starting)
+    wanted = _sandbox_pool_spec(view, counted, starting)
     if wanted is None:
         return without_sandbox_pool(view)
     if view.pool is None:
@@ -496,8 +496,8 @@ def without_sandbox_pool(view: EpisodeSetInput) -> Plan:
     return Plan(actions=(DeleteSandboxPool(name=view.pool.metadata.name, uid=view.pool.metadata.uid),))
 
 
-def _wanted(view: EpisodeSetInput, counted: Tally, starting: int) -> SandboxPoolSpec | None:
-    """Return the spec of the set's pool, or None if the set needs no pool."""
+def _sandbox_pool_spec(view: EpisodeSetInput, counted: Tally, starting: int) -> SandboxPoolSpec | None:
+    """Return the spec of the set's pool, or None if the set does not need a pool."""
     spec, frozen = view.episode_set.spec, view.frozen
     if spec.pool is None or frozen is None or spec.parallelism == 0:
         return None

@@ -212,7 +212,7 @@ def plan_retry(view: EpisodeSetInput, now: datetime) -> Retry | None:
     reasons = _reasons(value)
     wanted = [each for each in status.failed_indexes if reasons is None or each.reason in reasons]
     if not wanted:
-        return _refused(status, value, _nothing(status, reasons))
+        return _refused(status, value, _nothing_to_retry(status, reasons))
     targets = {each.reason: Indexes.parse(each.indexes) for each in wanted}
     present = [child for indexes in targets.values() for index in indexes if (child := view.children.at(index))]
     if present:
@@ -234,7 +234,7 @@ def _refused(status: EpisodeSetStatus, value: str, message: str) -> Retry:
     return Retry(status=msgspec.structs.replace(status, retry=value), message=message, refused=True)
 
 
-def _nothing(status: EpisodeSetStatus, reasons: frozenset[str] | None) -> str:
+def _nothing_to_retry(status: EpisodeSetStatus, reasons: frozenset[str] | None) -> str:
     if reasons is None or not status.failed_indexes:
         return "no episode of the set has failed"
     failed = ", ".join(f"{each.reason} {len(Indexes.parse(each.indexes))}" for each in status.failed_indexes)

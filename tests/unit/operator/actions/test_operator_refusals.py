@@ -134,14 +134,14 @@ FINAL = {
 def test_what_passes_by_itself_is_waited_for(name):
     error, end = PASSES[name]
     refusal = find_refusal(error)
-    assert (refusal.passes, refusal.reason) == (True, end)
+    assert (refusal.is_temporary, refusal.reason) == (True, end)
     assert error.message in refusal.message
 
 
 @pytest.mark.parametrize("name", FINAL)
 def test_what_would_be_refused_again_is_final(name):
     refusal = find_refusal(FINAL[name])
-    assert (refusal.passes, refusal.reason, refusal.message) == (False, "PodRejected", FINAL[name].message)
+    assert (refusal.is_temporary, refusal.reason, refusal.message) == (False, "PodRejected", FINAL[name].message)
 
 
 def test_a_namespace_that_goes_needs_no_pod():

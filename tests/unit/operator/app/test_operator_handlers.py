@@ -123,7 +123,11 @@ async def test_what_a_sidecar_answers_is_decided_by_at_once(handlers, queue, obj
         handlers.sidecar_answered(answer(path, content))
         assert await drain(queue) == []
     sidecar_view = cache.episode_input(episode, may_create=True).sidecar
-    assert (sidecar_view.state, sidecar_view.asked, sidecar_view.expired_since) == (answers[calls.STATE], ASKED, ASKED)
+    assert (sidecar_view.state, sidecar_view.requested, sidecar_view.expired_since) == (
+        answers[calls.STATE],
+        ASKED,
+        ASKED,
+    )
     assert (sidecar_view.poisoned_step, sidecar_view.has_lost_sandbox, sidecar_view.cancelled_since) == (3, True, ASKED)
 
 

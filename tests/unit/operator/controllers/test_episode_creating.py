@@ -27,8 +27,8 @@ def test_a_pod_that_is_refused_for_good_ends_the_episode(reason):
     assert (finished.reason, finished.message) == (reason, "violates PodSecurity")
 
 
-def failed(reason: str, message: str, *, passes: bool = True, at: float = 0, **more) -> CreateFailure:
-    return CreateFailure(reason=reason, message=message, since=in_(at), passes=passes, **more)
+def failed(reason: str, message: str, *, is_temporary: bool = True, at: float = 0, **more) -> CreateFailure:
+    return CreateFailure(reason=reason, message=message, since=in_(at), is_temporary=is_temporary, **more)
 
 
 def test_a_quota_is_waited_for_and_tried_again_in_growing_intervals():
@@ -97,7 +97,10 @@ def test_a_server_that_asks_for_patience_is_left_alone():
 
 def test_the_first_real_cause_of_many_failures_is_the_one_that_is_shown():
     hiccup, other = failed("InternalError", "no answer"), failed("InternalError", "etcd timed out", at=10)
-    quota, final = failed("QuotaExceeded", "no room", at=20), failed("PodRejected", "too open", passes=False, at=30)
+    quota, final = (
+        failed("QuotaExceeded", "no room", at=20),
+        failed("PodRejected", "too open", is_temporary=False, at=30),
+    )
     assert hiccup.followed_by(other) == failed("InternalError", "no answer", tries=2, tried=in_(10))
     assert hiccup.followed_by(quota) == failed("QuotaExceeded", "no room", tries=2, tried=in_(20))
     assert quota.followed_by(hiccup).message == "no room"

@@ -108,8 +108,8 @@ def test_what_the_attempts_have_used_is_not_used_again():
 )
 def test_the_sidecar_is_asked_once_its_deadline_may_have_passed(agent, begun):
     late = backstop(view(running(assigned=6000), ready_pod(), agent_pod=agent))
-    assert late.ask == begun + timedelta(seconds=3600)
-    assert late.end == late.ask + timedelta(seconds=SCORING)
+    assert late.request_at == begun + timedelta(seconds=3600)
+    assert late.end == late.request_at + timedelta(seconds=SCORING)
 
 
 def test_the_clock_of_an_attempt_that_runs_is_not_asked_for():
@@ -198,7 +198,7 @@ def test_an_episode_with_an_outcome_has_no_clock_any_more():
 def test_without_an_agent_the_time_counts_from_its_loss():
     lost = AgentPodView(lost_since=ago(50), active_seconds=600)
     late = backstop(view(running(assigned=6000), ready_pod(), agent_pod=lost))
-    assert late.ask == late.end == ago(50) + timedelta(seconds=3600 - 600 + SCORING)
+    assert late.request_at == late.end == ago(50) + timedelta(seconds=3600 - 600 + SCORING)
 
 
 def test_an_external_driver_may_reset_when_it_likes():

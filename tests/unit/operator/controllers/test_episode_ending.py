@@ -206,7 +206,7 @@ def test_the_last_attempt_says_that_it_was_the_last():
     status = status_after_attempt(view(running(attempt=3, failures=2), ended_pod(attempt=3, at=60)))
     finished = the_condition(status, "Finished")
     assert finished.reason == "SandboxLost"
-    assert "attempt 3 was the last (backoffLimit 2)" in finished.message
+    assert "the last attempt was 3 (backoffLimit 2)" in finished.message
 
 
 def test_an_episode_driven_from_outside_has_one_attempt():

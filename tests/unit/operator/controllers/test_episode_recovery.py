@@ -105,8 +105,8 @@ def test_an_agent_that_answers_may_show_an_outcome_in_its_next_report():
     assert agent_pod_request(ending, in_(10)).cause == "Recover"
     # After a report that was requested after the end of the pod, the operator does not wait for another report.
     over = replace(ending, pods=(ended_pod(at=2),))
-    for asked, cause in ((ago(2), None), (in_(1), "Recover")):
-        request = agent_pod_request(replace(over, agent_pod=replace(serving, asked=asked)), in_(2))
+    for requested, cause in ((ago(2), None), (in_(1), "Recover")):
+        request = agent_pod_request(replace(over, agent_pod=replace(serving, requested=requested)), in_(2))
         assert (request.cause if request is not None else None) == cause
     storing = replace(ending, agent_pod=report(AssignmentState.STORING))
     assert agent_pod_request(storing, in_(800)) is None

@@ -40,7 +40,7 @@ SERVED_TOO_LONG = 3600 + 600 + 300 + 60
 LOST = AgentPodView(lost_since=ago(1), lost="agent pod agents-0 is gone")
 DELETE = DeletePod(name="e-1", uid="pod-uid-1")
 EXPIRED = SidecarView(
-    state=AttemptState(elapsed_seconds=3600, remaining_seconds=0), asked=NOW, expired_since=ago(600 + 300 + 60)
+    state=AttemptState(elapsed_seconds=3600, remaining_seconds=0), requested=NOW, expired_since=ago(600 + 300 + 60)
 )
 DECIDED = {
     "backstop": (running(assigned=SERVED_TOO_LONG), {"sidecar": EXPIRED}, "DeadlineExceeded"),
