@@ -133,10 +133,10 @@ class Client:
             Expired: Too much time passed between two pages. List again from the beginning.
         """
         decoder = PageDecoder(decode)
-        parameters = _given(labelSelector=label_selector, fieldSelector=field_selector)
+        parameters = _without_empty(labelSelector=label_selector, fieldSelector=field_selector)
         size, token = min(limit, _FIRST_PAGE), ""
         while True:
-            query = parameters | _given(limit=str(size), **{"continue": token})
+            query = parameters | _without_empty(limit=str(size), **{"continue": token})
             answer = await self._transport.call(
                 "list", resource, _build("GET", resource.url(namespace), query), repeatable=True
             )
@@ -184,7 +184,7 @@ class Client:
 
         The context is entered when the server has accepted the request.
         """
-        parameters = _given(
+        parameters = _without_empty(
             watch="true",
             allowWatchBookmarks="true",
             resourceVersion=resource_version,
@@ -201,7 +201,7 @@ class Client:
         self, name: str, *, namespace: str, container: str, follow: bool, silence_seconds: float
     ) -> AsyncIterator[bytes]:
         """Yield the log of a container in chunks. With ``follow``, new output is yielded until the container ends."""
-        parameters = _given(container=container, follow="true" if follow else "")
+        parameters = _without_empty(container=container, follow="true" if follow else "")
         request = _build("GET", PODS.url(namespace, name, "log"), parameters)
         async with self._transport.stream("get", PODS, request, silence=silence_seconds) as stream:
             while piece := await stream.read():
@@ -234,7 +234,7 @@ class Client:
             BadRequest: The object has a field that is not in its schema.
             AlreadyExists: The name is taken. An earlier try may have created the object: compare the owner reference.
         """
-        parameters = _given(fieldManager=field_manager, fieldValidation="Strict")
+        parameters = _without_empty(fieldManager=field_manager, fieldValidation="Strict")
         request = _build("POST", resource.url(namespace), parameters, body=body)
         slot: AbstractAsyncContextManager[CreateOutcome] = nullcontext(CreateOutcome())
         if priority is not None:
@@ -267,7 +267,7 @@ class Client:
             Conflict: The object has another ``resourceVersion``. Nothing was written.
         """
         url = resource.url(namespace, name, subresource)
-        request = _build("PATCH", url, _given(fieldManager=field_manager), body=body, content_type=_MERGE_PATCH)
+        request = _build("PATCH", url, _without_empty(fieldManager=field_manager), body=body, content_type=_MERGE_PATCH)
         return _decoded(
             await self._transport.call("patch", resource, request, repeatable=True, priority=priority), decode
         )
@@ -356,7 +356,7 @@ def _decoded(answer: ApiResponse, kind: type[V]) -> V:
         raise UnreadableAnswer(str(error), status=answer.status) from error
 
 
-def _given(**parameters: str) -> dict[str, str]:
+def _without_empty(**parameters: str) -> dict[str, str]:
     """Return the parameters that are not empty."""
     return {name: value for name, value in parameters.items() if value}
 
@@ -366,7 +366,7 @@ class PortForward:
 
     Attributes:
         pod: Name of the pod.
-        problem: The error of the last connection that failed; None if none failed.
+        problem: The error of the last connection that failed; None if none has failed.
     """
 
     def __init__(self, client: Client, namespace: str, pod: str, port: int) -> None:

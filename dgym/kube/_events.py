@@ -1,7 +1,7 @@
 """Kubernetes Events, which ``kubectl describe`` shows with an object.
 
 Recording is best effort and never blocks. One loop sends the Events, at a lower rate than other writes. If the same
-Event is recorded again while it waits or soon after it was sent, its count is increased instead of sending another one.
+Event is recorded again while it waits or soon after it was sent, its count is increased and a second Event is not sent.
 Warnings are sent before Normal Events, and are never dropped to make room for a Normal Event.
 """
 

@@ -175,7 +175,7 @@ class InformerStore(Generic[T]):
 
     def assume_deleted(self, key: Key, uid: str) -> None:
         """Remove an object that we deleted and that does not exist any more on the API server."""
-        self._bury(uid)
+        self._record_deletion(uid)
         known = self._objects.get(key)
         if known is not None and known.metadata.uid == uid:
             # The watch may still deliver older objects of the same name.
@@ -205,7 +205,7 @@ class InformerStore(Generic[T]):
     def remove(self, item: T) -> None:
         """Remove an object whose deletion the watch has delivered. A newer object of ours with the same name stays."""
         key = key_of(item)
-        self._bury(item.metadata.uid)
+        self._record_deletion(item.metadata.uid)
         if not self._is_behind(key, item.metadata.resource_version):
             self._own.pop(key, None)
         known = self._objects.get(key)
@@ -215,7 +215,7 @@ class InformerStore(Generic[T]):
 
     def remove_unread(self, key: Key, uid: str, resource_version: str) -> None:
         """Remove an object whose deletion the watch has delivered, but whose last state cannot be decoded."""
-        self._bury(uid)
+        self._record_deletion(uid)
         if not self._is_behind(key, resource_version):
             self._own.pop(key, None)
         known = self._objects.get(key)
@@ -244,7 +244,7 @@ class InformerStore(Generic[T]):
             self._put(key, item, ChangeSource.LIST)
         for key in [key for key in self._objects if key not in seen and _covers(namespace, key)]:
             if not self._is_behind(key, resource_version):
-                self._bury(self._objects[key].metadata.uid)
+                self._record_deletion(self._objects[key].metadata.uid)
                 self._remove(key, ChangeSource.LIST)
         for key in [key for key in self._own if _covers(namespace, key)]:
             if not self._is_behind(key, resource_version):
@@ -280,7 +280,7 @@ class InformerStore(Generic[T]):
     def _is_gone(self, uid: str) -> bool:
         return uid in self._gone
 
-    def _bury(self, uid: str) -> None:
+    def _record_deletion(self, uid: str) -> None:
         if not uid:
             return
         now = self._clock.monotonic()

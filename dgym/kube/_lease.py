@@ -1,6 +1,6 @@
 """Leases, and leader election with a Lease, as in client-go.
 
-A Lease is a record in the API server that one holder at a time keeps renewing.
+A Lease is a record in the API server. At any time, at most one holder has it and renews it.
 """
 
 import asyncio
@@ -383,7 +383,7 @@ class LeaderElector:
         while True:
             await self._pause()
             if not (self.is_leader() and await self._try()) and not self.is_leader():
-                logger.error("%s leads no more, %s is held by %r", self.identity, self._record, self.holder)
+                logger.error("%s does not lead any more, %s is held by %r", self.identity, self._record, self.holder)
                 return
 
     async def _pause(self) -> None:

@@ -198,9 +198,9 @@ class WorkQueue(Generic[K]):
             self._timer.cancel()
             self._timer = None
         if self._heap and not self._closed:
-            self._timer = self._clock.call_later(self._heap[0][0] - self._clock.monotonic(), self._ring)
+            self._timer = self._clock.call_later(self._heap[0][0] - self._clock.monotonic(), self._add_due)
 
-    def _ring(self) -> None:
+    def _add_due(self) -> None:
         now = self._clock.monotonic()
         while self._heap and self._heap[0][0] <= now:
             entry = heapq.heappop(self._heap)

@@ -49,7 +49,7 @@ class AccessError(DgymError):
 
 
 class Credentials:
-    """The source of the Authorization header. This base class holds a fixed header or none; subclasses renew theirs."""
+    """The source of the Authorization header. This base class has a fixed header or None. Subclasses renew it."""
 
     def __init__(self, header: str | None = None) -> None:
         self._header = header
@@ -135,7 +135,7 @@ class RefreshedCredentials(Credentials):
         self._lock = asyncio.Lock()
 
     async def header(self) -> str | None:
-        """Return the header. If it is due to be fetched, one caller fetches it and the others wait."""
+        """Return the header. If it must be fetched again, the first caller fetches it and the others wait."""
         async with self._lock:
             if self._clock() - self._fetched >= _REFRESH_SECONDS:
                 self._header = await self._fetch()
@@ -230,7 +230,7 @@ def _check_context(path: str, context: str | None) -> None:
     names = [str(each["name"]) for each in contexts]
     if context is not None and context not in names:
         guess = nearest(context, names)
-        remedy = f"did you mean '{guess}'?" if guess else f"there are: {', '.join(names)}"
+        remedy = f"did you mean '{guess}'?" if guess else f"its contexts are: {', '.join(names)}"
         raise AccessError(f"--context {context}: no such context in {path}; {remedy}")
 
 
@@ -324,14 +324,14 @@ class Stream:
     async def __anext__(self) -> bytes:
         """Return the next line that is not empty. Text after the last newline is dropped: it is an incomplete event."""
         while not self._ready:
-            piece = await self.read()
-            if not piece:
+            chunk = await self.read()
+            if not chunk:
                 raise StopAsyncIteration
-            self._take(piece)
+            self._take(chunk)
         return self._ready.popleft()
 
-    def _take(self, piece: bytes) -> None:
-        head, newline, tail = piece.partition(b"\n")
+    def _take(self, chunk: bytes) -> None:
+        head, newline, tail = chunk.partition(b"\n")
         self._rest.append(head)
         self._held += len(head)
         if self._held > LINE_LIMIT:

@@ -19,7 +19,7 @@ Kind = Literal["internal", "server", "client", "producer", "consumer"]
 Value = str | bool | int | float | tuple[str, ...]
 
 MOST_SPANS = 4096
-"""Most spans that a sidecar keeps. New spans replace the oldest."""
+"""Maximum number of spans that a sidecar keeps. New spans replace the oldest."""
 _NAME_CHARACTERS = 128
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _ZERO_TRACE, _ZERO_SPAN = "0" * 32, "0" * 16

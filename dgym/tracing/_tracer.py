@@ -26,7 +26,7 @@ class Tracer:
     """Starts the traces of episodes.
 
     Args:
-        exporter: Exporter of the spans. None: no spans are recorded.
+        exporter: Exporter of the spans. None: spans are not recorded.
         content: Whether prompts, replies, arguments and results are recorded.
     """
 
@@ -108,8 +108,8 @@ def start_tracer(service: str, environment: Mapping[str, str] = os.environ) -> T
     """Create the tracer that OpenTelemetry's environment variables request.
 
     Traces are requested by an OTLP endpoint, or by an ``OTEL_TRACES_EXPORTER`` other than ``none``. Otherwise the
-    tracer has no exporter. Invalid settings and missing packages are only logged, so that no episode fails because of
-    tracing.
+    tracer has no exporter. Invalid settings and missing packages are only logged, so that tracing cannot make an
+    episode fail.
 
     Args:
         service: Name of the service, if ``OTEL_SERVICE_NAME`` does not set it.
