@@ -120,7 +120,10 @@ def _read(raw: str, identity: str) -> ModelCall:
     arguments = found.get("arguments", {})
     if not isinstance(tool, str) or not isinstance(arguments, dict):
         return ModelCall(
-            id=identity, tool="", raw=raw, error='A call as JSON is {"tool": NAME, "arguments": {...}}, with no more.'
+            id=identity,
+            tool="",
+            raw=raw,
+            error='A call as JSON has exactly the form {"tool": NAME, "arguments": {...}}.',
         )
     return ModelCall(id=identity, tool=tool, arguments=arguments, raw=raw)
 

@@ -192,7 +192,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if self.endpoint is not None and self.endpoints:
             found.append("has both endpoint and endpoints; keep one of them")
         if self.api_key is not None and self.scope is not None:
-            found.append("has both api_key and scope; a login by scope needs no key")
+            found.append("has both api_key and scope; a login by scope does not need a key")
         if self.is_azure and self.endpoint is None and not self.endpoints:
             found.append("has an api_version, so it is on Azure, but no endpoint; add https://NAME.openai.azure.com")
         if self.is_azure and self.api_key is None and self.scope is None:
@@ -202,7 +202,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if self.cache_control and self.api == "responses":
             found.append("has cache_control, which the Responses API does not support; remove it, or api: responses")
         if any("@" in urlsplit(url).netloc for url in self.urls):
-            found.append("has a password in its endpoint, where it could be seen; put it under api_key or headers")
+            found.append("has a password in its endpoint, where it could be read; put it under api_key or headers")
         return found
 
 
@@ -317,7 +317,7 @@ def _refuse_unknown(raw: dict[Any, Any]) -> None:
     for key in raw:
         if key not in known:
             guess = nearest(str(key), known)
-            hint = f"did you mean {guess}?" if guess else f"known are: {', '.join(known)}"
+            hint = f"did you mean {guess}?" if guess else f"the settings are: {', '.join(known)}"
             raise ModelConfigError(f"has no setting {str(key)[:80]!r}; {hint}")
 
 

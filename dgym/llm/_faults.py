@@ -64,18 +64,18 @@ TREATMENTS: Mapping[Fault, FaultRetries] = {
 }
 
 REMEDIES: Mapping[Fault, str] = {
-    Fault.RATE_LIMITED: "lower requests_per_minute, tokens_per_minute or max_concurrency of the model, or run it later",
-    Fault.OVERLOADED: "the provider has a temporary problem; run it later",
+    Fault.RATE_LIMITED: "lower requests_per_minute, tokens_per_minute or max_concurrency of the model, or retry later",
+    Fault.OVERLOADED: "the provider has a temporary problem; retry later",
     Fault.CONNECTION: "check the endpoint's address and port, the network and HTTPS_PROXY",
-    Fault.TIMEOUT: "raise timeout_seconds, or check whether the endpoint answers at all",
-    Fault.BAD_REPLY: "the endpoint does not speak the chat completions of OpenAI; its URL often ends in /v1",
-    Fault.FILTERED: "the provider's content filter refused it; the operator of the provider can change the filter",
+    Fault.TIMEOUT: "raise timeout_seconds, or check that the endpoint answers",
+    Fault.BAD_REPLY: "the endpoint does not implement the Chat Completions API of OpenAI; its URL often ends in /v1",
+    Fault.FILTERED: "the provider's content filter refused the request; the provider can change the filter",
     Fault.TOO_LONG: "set context_limit to the limit of the model, or lower max_tokens in generate_kwargs",
     Fault.NO_QUOTA: "the account has no quota left; check plan and billing at the provider",
     Fault.UNAUTHORIZED: "check api_key (is the environment variable the right one?), or for Azure: az login and scope",
-    Fault.FORBIDDEN: "the key is known but may not use this model; check its rights and region",
+    Fault.FORBIDDEN: "the key is valid but is not allowed to use this model; check its rights and region",
     Fault.NOT_FOUND: "check model (on Azure: the name of the deployment) and endpoint (an address often ends in /v1)",
-    Fault.REJECTED: "put the parameter it names under ignore_kwargs, or correct generate_kwargs",
+    Fault.REJECTED: "put the parameter that the message names under ignore_kwargs, or correct generate_kwargs",
 }
 
 _LENGTH_CODES = {"context_length_exceeded", "exceed_context_size_error", "string_above_max_length"}

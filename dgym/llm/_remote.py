@@ -176,7 +176,7 @@ class RemoteModel:
         """Send one request to the session's endpoint, as soon as the limits allow it."""
         async with contextlib.AsyncExitStack() as stack:
             with wait.announcing_delay(
-                f"all of its {self.settings.max_concurrency} places are taken (max_concurrency)"
+                f"{self.settings.max_concurrency} requests are already in flight (max_concurrency)"
             ):
                 await stack.enter_async_context(self._limits.place())
             reserved = expected + self._last_output
@@ -488,7 +488,7 @@ class ModelCatalog:
         if not self.path.exists():
             return f"unknown model {name!r}: {self.path} does not exist; `dgym init-llm-config` writes a template"
         guess = nearest(name, self.names)
-        hint = f"did you mean {guess!r}?" if guess else f"there are: {', '.join(self.names)}"
+        hint = f"did you mean {guess!r}?" if guess else f"the configured models are: {', '.join(self.names)}"
         return f"{self._origin or self.path}: unknown model {name!r}; {hint}"
 
 

@@ -157,7 +157,7 @@ async def test_what_limits_hold_up_is_reported(opened):
     _, model, _ = await opened(server=server, max_concurrency=1, model="places", noticed_seconds=0.1)
     reported = []
     await asyncio.gather(ask(model), ask(model, waiting=reported.append))
-    assert "waiting for the model: all of its 1 places are taken (max_concurrency)" in reported
+    assert "waiting for the model: 1 requests are already in flight (max_concurrency)" in reported
     _, model, _ = await opened(server=server, requests_per_minute=600, model="rate", noticed_seconds=0.0)
     reported = []
     await asyncio.gather(*(ask(model, session=f"e{n}", waiting=reported.append) for n in range(70)))

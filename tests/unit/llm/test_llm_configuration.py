@@ -56,7 +56,7 @@ def test_a_variable_that_is_not_set_is_named(environment):
         ("endpont", "did you mean endpoint?"),
         ("apikey", "did you mean api_key?"),
         ("context_length", "did you mean context_limit?"),
-        ("zzz", "known are: model, endpoint,"),
+        ("zzz", "the settings are: model, endpoint,"),
     ],
 )
 def test_an_unknown_setting_names_the_nearest(key, hint):
@@ -160,7 +160,7 @@ def test_an_unknown_model_names_the_nearest_or_all(write):
     catalog = load_models(write("qwen-32b: {model: m}\n"))
     with pytest.raises(ModelConfigError, match="did you mean 'qwen-32b'"):
         catalog.open("qwen-32")
-    with pytest.raises(ModelConfigError, match="there are: qwen-32b, human"):
+    with pytest.raises(ModelConfigError, match="the configured models are: qwen-32b, human"):
         catalog.open("zzz")
 
 

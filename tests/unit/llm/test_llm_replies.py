@@ -127,7 +127,7 @@ def test_calls_as_text(content, text, actions):
     [
         ("<call></call>", "nothing between"),
         ('<call>{"tool": </call>', "not valid JSON"),
-        ('<call>{"path": "a"}</call>', 'A call as JSON is {"tool": NAME'),
+        ('<call>{"path": "a"}</call>', 'A call as JSON has exactly the form {"tool": NAME'),
     ],
 )
 def test_calls_as_text_that_cannot_be_read(content, complaint):
