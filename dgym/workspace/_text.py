@@ -2,8 +2,8 @@ r"""Text files: detect the encoding, replace lines, and match the lines of two t
 
 Only ``\r\n``, ``\r`` and ``\n`` end a line, as in Python's tokenizer. Form feeds and Unicode separators are part of a
 line. Lines that are not replaced keep their bytes, because they are not decoded. New text takes the encoding and the
-line ending of the file. A file without a newline at its end stays without one. The encoding of a file follows from its
-byte order mark or else from its coding cookie (PEP 263). The default is UTF-8.
+line ending of the file. A newline is not added at the end of a file. The encoding of a file follows from its byte order
+mark or else from its coding cookie (PEP 263). The default is UTF-8.
 """
 
 import codecs

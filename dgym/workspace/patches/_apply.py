@@ -435,7 +435,7 @@ class _Application:
                 present = self.result[above] if above in self.result else self._read(above)
                 if present is not None:
                     kind = "a symbolic link" if present.is_symlink else "a file"
-                    raise PatchError(f"{file.name}: line {file.line} of the patch: {above} is {kind}, no directory")
+                    raise PatchError(f"{file.name}: line {file.line} of the patch: {above} is {kind}, not a directory")
 
 
 def _version(file: FilePatch, old: FileVersion | None, data: bytes) -> FileVersion:
@@ -449,17 +449,17 @@ def _version(file: FilePatch, old: FileVersion | None, data: bytes) -> FileVersi
 def _new_data(file: FilePatch, old: bytes) -> bytes:
     if file.binary is None:
         return _apply_hunks(file, old)
-    version = FileVersion(old)
+    where, version = f"{file.name}: line {file.binary.line} of the patch", FileVersion(old)
     if len(file.old_id) == 40 and file.old_path is not None and file.old_id != version.object_id:
-        raise PatchError(f"{file.name}: line {file.binary.line} of the patch: the file is not the one it was made from")
+        raise PatchError(f"{where}: the file differs from the file that the patch was made from")
     data = file.binary.data
     if file.binary.kind == "delta":
         try:
             data = apply_delta(old, data)
         except ValueError as error:
-            raise PatchError(f"{file.name}: line {file.binary.line} of the patch: {error}") from None
+            raise PatchError(f"{where}: {error}") from None
     if len(file.new_id) == 40 and file.new_path is not None and file.new_id != FileVersion(data).object_id:
-        raise PatchError(f"{file.name}: line {file.binary.line} of the patch: the result is not the one announced")
+        raise PatchError(f"{where}: the result differs from the announced result")
     return data
 
 
@@ -479,7 +479,7 @@ def _apply_hunks(file: FilePatch, old: bytes) -> bytes:
     result += lines[at:]
     for line in result[:-1]:
         if not line.endswith(b"\n"):
-            raise PatchError(f"{file.name}: a line without a newline would not be the last one")
+            raise PatchError(f"{file.name}: a line without a newline would not be the last line")
     return b"".join(result)
 
 
@@ -520,7 +520,7 @@ def apply_delta(base: bytes, delta: bytes) -> bytes:
     if base_size != len(base):
         raise ValueError(f"the delta is for a file of {base_size} bytes, not of {len(base)}")
     if size > DATA_LIMIT:
-        raise ValueError(f"the delta asks for {size} bytes, more than {DATA_LIMIT}")
+        raise ValueError(f"the delta requests {size} bytes, more than {DATA_LIMIT}")
     result = bytearray()
     while at < len(delta) and len(result) <= size:
         code = delta[at]
@@ -535,7 +535,7 @@ def apply_delta(base: bytes, delta: bytes) -> bytes:
             raise ValueError("the delta is damaged")
         result += piece
     if len(result) != size:
-        raise ValueError(f"the delta gives {len(result)} bytes instead of {size}")
+        raise ValueError(f"the delta produces {len(result)} bytes instead of {size}")
     return bytes(result)
 
 

@@ -29,7 +29,7 @@ class ProgramOutput(NamedTuple):
 
     status: int
     output: str
-    complaint: str
+    error_output: str
 
 
 def run_bounded(
@@ -59,7 +59,7 @@ def run_bounded(
         SourceFailed: The program is not installed, took too long, printed too much or was cancelled.
     """
     program = f"{where}: {Path(command[0]).name}"
-    with tempfile.TemporaryFile(dir=directory) as output, tempfile.TemporaryFile(dir=directory) as complaint:
+    with tempfile.TemporaryFile(dir=directory) as output, tempfile.TemporaryFile(dir=directory) as error_output:
         try:
             process = subprocess.Popen(
                 command,
@@ -67,7 +67,7 @@ def run_bounded(
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=complaint,
+                stderr=error_output,
                 start_new_session=True,
             )
         except FileNotFoundError:
@@ -76,12 +76,12 @@ def run_bounded(
             largest = SIZE_LIMIT + HEADERS_LIMIT
             resource.prlimit(process.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (largest, largest))
-            limits: dict[IO[bytes], int] = {output: output_limit, complaint: OUTPUT_LIMIT}
+            limits: dict[IO[bytes], int] = {output: output_limit, error_output: OUTPUT_LIMIT}
             _wait(process, program, limits, cancellation, watch)
         finally:
             _end(process)
         return ProgramOutput(
-            process.returncode, _read(output, output_limit, program), _read(complaint, OUTPUT_LIMIT, program)
+            process.returncode, _read(output, output_limit, program), _read(error_output, OUTPUT_LIMIT, program)
         )
 
 

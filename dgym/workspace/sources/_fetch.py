@@ -137,7 +137,7 @@ def _address(parts: SplitResult, where: str) -> tuple[str, int]:
     except ValueError:
         host, port = "", 0
     if not host or not port:
-        raise SourceFailed(f"{where}: the address names no host")
+        raise SourceFailed(f"{where}: the address does not name a host")
     return host, port
 
 

@@ -107,11 +107,11 @@ class GitFetch:
         Raises:
             SourceFailed: The commit cannot be fetched or checked out.
         """
-        self._must("init", "--quiet", "--template=", ".")
+        self._checked_git("init", "--quiet", "--template=", ".")
         if commit is None or self._git("fetch", "--quiet", "--depth=1", "--", self._source.url, commit).status:
             # Some servers allow fetching only branches and tags. Servers of static files do not support --depth.
             everything = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
-            self._must("fetch", "--quiet", "--", self._source.url, *everything)
+            self._checked_git("fetch", "--quiet", "--", self._source.url, *everything)
         wanted = f"{commit or self._source.revision}^{{commit}}"
         found = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", wanted)
         if found.status:
@@ -119,8 +119,8 @@ class GitFetch:
         resolved = found.output.strip()
         # A small repository can list the same directory many times on each level, so that a checkout would create
         # billions of files and exhaust the memory. The list of names fails first, because its size is limited.
-        self._must("ls-tree", "-r", "-t", "-z", "--name-only", resolved, output_limit=_NAMES_BYTES)
-        self._must("checkout", "--quiet", "--force", "--detach", resolved)
+        self._checked_git("ls-tree", "-r", "-t", "-z", "--name-only", resolved, output_limit=_NAMES_BYTES)
+        self._checked_git("checkout", "--quiet", "--force", "--detach", resolved)
         return resolved
 
     def last_tag(self) -> str:
@@ -129,23 +129,23 @@ class GitFetch:
         The history of the revision is fetched into the directory.
         """
         revision = self.resolve() or self._source.revision
-        self._must("init", "--quiet", "--bare", "--template=", ".")
+        self._checked_git("init", "--quiet", "--bare", "--template=", ".")
         # The filter fetches only commits. With a server of static files, which does not support filters, git 2.39
         # does not terminate, so this fetch has a deadline of its own.
         self._deadline = time.monotonic() + _TAG_SECONDS
         fetch = ("fetch", "--quiet", "--filter=tree:0", "--", self._source.url)
         if self._git(*fetch, f"+{revision}:refs/heads/dgym").status:
-            self._must(*fetch, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+            self._checked_git(*fetch, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
         answer = self._git("describe", "--tags", "--abbrev=0", "--end-of-options", f"{revision}^{{commit}}")
         return answer.output.strip() if answer.status == 0 else ""
 
-    def _must(self, *arguments: str, output_limit: int = OUTPUT_LIMIT) -> None:
+    def _checked_git(self, *arguments: str, output_limit: int = OUTPUT_LIMIT) -> None:
         answer = self._git(*arguments, output_limit=output_limit)
         if answer.status:
             self._fail(f"git {arguments[0]} failed", answer)
 
     def _fail(self, what: str, answer: ProgramOutput) -> None:
-        last = answer.complaint.strip().replace(self._source.url, shown_url(self._source.url)).splitlines()[-3:]
+        last = answer.error_output.strip().replace(self._source.url, shown_url(self._source.url)).splitlines()[-3:]
         raise SourceFailed(f"{self._where}: {what}: {' / '.join(last) or f'exit status {answer.status}'}")
 
     def _git(self, *arguments: str, output_limit: int = OUTPUT_LIMIT) -> ProgramOutput:

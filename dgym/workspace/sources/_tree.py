@@ -119,17 +119,17 @@ class TreeWriter:
 
     def _entry(self, path: str, kind: Literal["file", "directory", "link"], size: int) -> tarfile.TarInfo:
         if path == "." or path in self._kinds:
-            raise SourceFailed(f"{self.source}: {path!r} is there twice")
+            raise SourceFailed(f"{self.source}: {path!r} occurs twice")
         self._kinds[path] = kind
         self._size += size
         if self._size > SIZE_LIMIT:
-            raise SourceFailed(f"{self.source}: the repository holds more than {SIZE_LIMIT} bytes")
+            raise SourceFailed(f"{self.source}: the repository contains more than {SIZE_LIMIT} bytes")
         if self._tar.offset > SIZE_LIMIT + HEADERS_LIMIT:
             raise SourceFailed(
                 f"{self.source}: its names and contents take more than {SIZE_LIMIT + HEADERS_LIMIT} bytes"
             )
         if len(self._kinds) > ENTRY_LIMIT:
-            raise SourceFailed(f"{self.source}: the repository holds more than {ENTRY_LIMIT} entries")
+            raise SourceFailed(f"{self.source}: the repository contains more than {ENTRY_LIMIT} entries")
         entry = tarfile.TarInfo(path)
         entry.size, entry.mtime = size, _MTIME
         return entry
@@ -215,7 +215,7 @@ def _is_foreign(directory: Path) -> bool:
 
 def _write_entry(path: str, entry: os.DirEntry[str], tree: TreeWriter) -> None:
     if entry.is_symlink():
-        tree.link(path, os.readlink(entry.path))  # noqa: PTH115 - the exact bytes; Path would tidy them
+        tree.link(path, os.readlink(entry.path))  # noqa: PTH115 - the exact bytes; Path would normalise them
     elif entry.is_dir(follow_symlinks=False):
         tree.directory(path)
     elif entry.is_file(follow_symlinks=False):

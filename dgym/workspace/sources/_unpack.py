@@ -66,7 +66,9 @@ def unpack(archive: Path, packed: Path, source: str, cancellation: Cancellation)
         where=source,
     )
     if answer.status:
-        raise SourceFailed(answer.output or f"{source}: unpacking it failed: {answer.complaint[-_MESSAGE_CHARACTERS:]}")
+        raise SourceFailed(
+            answer.output or f"{source}: unpacking it failed: {answer.error_output[-_MESSAGE_CHARACTERS:]}"
+        )
 
 
 def repack(archive: Path, tree: TreeWriter, source: str) -> None:
@@ -112,7 +114,7 @@ class _Names:
         self._size += entry.size
         if self._count > ENTRY_LIMIT or self._size > SIZE_LIMIT:
             raise SourceFailed(
-                f"{self._source}: the archive holds more than {ENTRY_LIMIT} members or {SIZE_LIMIT} bytes"
+                f"{self._source}: the archive contains more than {ENTRY_LIMIT} members or {SIZE_LIMIT} bytes"
             )
         top, _, below = path.partition("/")
         if len(self._tops) < 2:
@@ -126,7 +128,7 @@ class _Names:
         return entry_path(entry.name, self._source)
 
     def is_last(self, path: str, index: int) -> bool:
-        """Whether the member at ``index`` is the last member with this path. A later one would replace it."""
+        """Whether the member at ``index`` is the last member with this path. A later member would replace it."""
         return self._last[path] == index
 
     def single_directory(self) -> str:

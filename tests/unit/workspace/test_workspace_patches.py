@@ -191,10 +191,10 @@ def test_refusals_name_the_place(patch, message):
 def test_a_binary_patch_belongs_to_one_original():
     patch = write_patch({"bin": (TREE["bin"], FileVersion(b"\0new"))})
     assert applied(patch) == {"bin": FileVersion(b"\0new")}
-    with pytest.raises(PatchError, match="not the one it was made from"):
+    with pytest.raises(PatchError, match="differs from the file that the patch was made from"):
         apply_patch(patch, {"bin": FileVersion(b"\0other")}.get)
     forged = re.sub(rb"\.\.[0-9a-f]{40}", b".." + b"1" * 40, patch)
-    with pytest.raises(PatchError, match="not the one announced"):
+    with pytest.raises(PatchError, match="differs from the announced result"):
         applied(forged)
 
 
@@ -236,5 +236,5 @@ def test_a_delta_copies_and_inserts():
     assert apply_delta(b"hello world", bytes([11, 8, 0x91, 6, 5, 3]) + b"abc") == b"worldabc"
     with pytest.raises(ValueError, match="not of 3"):
         apply_delta(b"abc", bytes([11, 8]))
-    with pytest.raises(ValueError, match="asks for"):
+    with pytest.raises(ValueError, match="requests"):
         apply_delta(b"", bytes([0, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F]))
