@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from dgym.api import GitSource
 from dgym.errors import SourceFailed
 from dgym.workspace.sources._archive import shown_url
-from dgym.workspace.sources._child import OUTPUT_LIMIT, ProgramOutput, run_bounded
+from dgym.workspace.sources._bounded_program import OUTPUT_LIMIT, ProgramOutput, run_bounded
 from dgym.workspace.sources._fetch import ANY_HOST, Cancellation, SourceHosts
 from dgym.workspace.sources._tree import SIZE_LIMIT
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Final, Literal, NamedTuple
 
 from dgym.errors import SourceFailed
-from dgym.workspace.sources._child import run_bounded
+from dgym.workspace.sources._bounded_program import run_bounded
 from dgym.workspace.sources._fetch import Cancellation
 from dgym.workspace.sources._tree import ENTRY_LIMIT, SIZE_LIMIT, TreeWriter, entry_path, forget_members
 
