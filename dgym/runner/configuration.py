@@ -44,7 +44,7 @@ class Configuration(object):
     def path(self, path):
         """Returns the absolute path of ``path``, which may be relative to the workspace; raises OSError for a NUL."""
         if "\0" in path:
-            raise OSError(22, "the path holds a NUL byte", path.replace("\0", "\\0"))
+            raise OSError(22, "the path contains a NUL byte", path.replace("\0", "\\0"))
         return os.path.normpath(os.path.join(self.workspace, path)) if path else self.workspace
 
 

@@ -127,8 +127,8 @@ def copy(source, targets):
         directory = False
     if not directory:
         return NO_INPUT, (
-            "the image has no directory %s; set workingDirectory to where its repository is, or give the task a source"
-            % _shown(source)
+            "the image has no directory %s; set workingDirectory to the directory of its repository, or "
+            "give the task a source" % _shown(source)
         )
     try:
         copying.tree(source)

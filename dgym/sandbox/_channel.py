@@ -60,7 +60,7 @@ class PendingCall:
             self.stream.put_nowait(payload)
             return False
         if len(self.collected) + len(payload) > self.limit:
-            raise FrameError("the runner sent more than it was asked for")
+            raise FrameError("the runner sent more than was requested")
         self.collected += payload
         return True
 
@@ -69,7 +69,7 @@ class PendingCall:
         if not self.done.done():
             if isinstance(outcome, Exception):
                 self.done.set_exception(outcome)
-                # Marks the exception as retrieved: for a cancelled call nothing else does, and asyncio would log it.
+                # Mark the exception as retrieved. Otherwise asyncio would log the exception of a cancelled call.
                 self.done.exception()
             else:
                 self.done.set_result(outcome)
@@ -111,7 +111,7 @@ class Channel:
             op: Name of the operation.
             arguments: Arguments of the operation.
             body: Payload of the request.
-            limit: Most bytes of the answer's payload.
+            limit: Maximum number of bytes of the answer's payload.
             deadline: Seconds for the whole call.
 
         Returns:
@@ -156,9 +156,9 @@ class Channel:
             self._lose(f"the runner did not answer {op!r} within {seconds:.0f} s")
             raise SandboxLost(self._lost) from None
 
-    async def close(self, *, tell: bool = True) -> None:
-        """Close the connection; with ``tell``, send the runner the request to exit first."""
-        if tell and self._lost is None:
+    async def close(self, *, request_exit: bool = True) -> None:
+        """Close the connection. With ``request_exit``, send the runner the request to exit first."""
+        if request_exit and self._lost is None:
             with contextlib.suppress(OSError, RuntimeError):
                 self._writer.write(encode_frame({"op": "exit"}))
                 await asyncio.wait_for(self._writer.drain(), 1)
@@ -290,7 +290,7 @@ def raise_for_error(final: dict[str, Any]) -> None:
     if error is None:
         return
     if not isinstance(error, dict):
-        raise SandboxLost("the runner's error is not one")
+        raise SandboxLost("the runner's error is malformed")
     kind, message = error.get("type"), str(error.get("message", ""))
     number = error.get("errno")
     if kind == "os" and isinstance(number, int) and 0 < number < _MOST_ERRORS:

@@ -40,7 +40,7 @@ _MANIFEST_LIMIT = 65 * _MiB  # larger than the runner's own limit, which does no
 _LINE_LIMIT = 64 * 1024
 _LONGEST_PATH = 4096
 _MOST_CHANGED = 2_000
-"""Most changes that the runner sends. If there are more, it sends none of them."""
+"""Maximum number of changes that the runner sends. If there are more, it does not send any of them."""
 _MANIFEST_LINE = msgspec.json.Decoder(tuple[str, ManifestEntry | None])
 
 
@@ -170,7 +170,7 @@ class RunnerClient:
         """Return a description of each path; see ``Sandbox.stat``."""
         result = await self._listing("stat", {}, names(paths))
         if len(result) != len(paths):
-            raise SandboxLost("the runner described other paths than it was asked for")
+            raise SandboxLost("the runner described other paths than were requested")
         return result
 
     async def list_directory(self, path: str = ".", *, depth: int = 1, limit: int = 10_000) -> list[FileStat]:
@@ -289,7 +289,7 @@ class RunnerClient:
                 lines, _, rest = (rest + chunk).rpartition(b"\n")
                 manifest.update(_manifest_lines(lines))
                 if len(manifest) > most or len(rest) > _LINE_LIMIT or size > _MANIFEST_LIMIT:
-                    raise SandboxLost("the runner's manifest is larger than was asked for")
+                    raise SandboxLost("the runner's manifest is larger than was requested")
         if rest:
             raise SandboxLost("the runner's manifest is cut off")
         return manifest
@@ -323,7 +323,7 @@ def _manifest_lines(lines: bytes) -> list[tuple[str, ManifestEntry | None]]:
     try:
         entries = _MANIFEST_LINE.decode_lines(lines)
     except DECODE_ERRORS as error:
-        raise SandboxLost(f"the runner's manifest is not one: {error}") from None
+        raise SandboxLost(f"the runner's manifest cannot be decoded: {error}") from None
     for path, _ in entries:
         if path.startswith("/") or "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):
             raise SandboxLost(f"the runner's manifest names {path!r}")

@@ -222,7 +222,7 @@ class EntrypointResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def completed(self) -> bool:
-        """Whether the run reached its end, and its exit status is the one that it reported.
+        """Whether the run reached its end, and its exit status equals the reported exit status.
 
         Code under test can end the process early with any status, or change the status at exit. Both are not counted
         as completed.
@@ -279,7 +279,7 @@ async def run_entrypoint(
         setup_only: Run the setup and teardown of each test but not the test, to find the tests that are skipped.
         changed: Workspace paths whose code is not trusted. If it is not None, a test that must fail runs last.
         evaluation: Run this script instead of the entrypoint and parse its output.
-        output_limit: Most bytes of output to keep.
+        output_limit: Maximum number of bytes of output to keep.
     """
     options = _WrapperOptions(
         token=secrets.token_hex(16),
@@ -304,7 +304,7 @@ async def run_entrypoint(
 
 
 class Mode(StrEnum):
-    """What the score of a task is based on."""
+    """The basis of the score of a task."""
 
     NAMED_TESTS = "named tests"
     WHOLE_SUITE = "whole suite"

@@ -19,10 +19,10 @@ from dgym.wire import Breakpoint, Frame
 
 EndedBy = Literal["exit", "timeout", "memory", "killed"]
 MANIFEST_LIMIT = 250_000
-"""Most files and directories of a workspace. Both manifests of an episode must fit into the memory of a sidecar."""
+"""Maximum number of paths of a workspace. Both manifests of an episode must fit into the memory of a sidecar."""
 
 DIGEST_LIMIT = 10_000
-"""Most files and directories of a workspace whose changes are digested after each call."""
+"""Maximum number of paths of a workspace whose changes are digested after each call."""
 
 SandboxKind = Literal["auto", "bubblewrap", "container", "none"]
 """The values of ``--sandbox``. The kinds of running sandboxes are listed at ``Sandbox.kind``."""
@@ -121,12 +121,12 @@ class DebugRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         command: A command of pdb.
-        entrypoint: Command line of the program. The program is restarted if it differs from that of the running one.
+        entrypoint: Command line of the program. The program is restarted if it has changed.
         breakpoints: Breakpoints, which keep their numbers.
         restart: Restart the program first.
         listing: Return ``source`` only if the location has changed, and omit the lines that pdb prints about the
             location.
-        stdin: Standard input of the program. The program is restarted if it differs from that of the running one.
+        stdin: Standard input of the program. The program is restarted if it has changed.
     """
 
     command: str

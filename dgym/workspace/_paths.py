@@ -26,7 +26,7 @@ def normalize(path: str, workspace: str) -> str:
     if not path or path.isspace():
         raise PathError("the path is empty; give one relative to the workspace, such as 'src/main.py'")
     if "\0" in path:
-        raise PathError("the path holds a NUL character")
+        raise PathError("the path contains a NUL character")
     if len(encode_path(path)) > PATH_LIMIT:
         raise PathError(f"the path is longer than {PATH_LIMIT} bytes")
     root = posixpath.normpath("/" + workspace.lstrip("/"))

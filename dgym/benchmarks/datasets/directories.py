@@ -63,7 +63,9 @@ class Harbor(Adapter):
                 raise RowError(f"{needed} is missing")
         settings = parse_toml(files["task.toml"])
         if settings is None:
-            raise RowError("task.toml is not valid TOML, has more than 512 KiB or takes too much to read; correct it")
+            raise RowError(
+                "task.toml is not valid TOML, has more than 512 KiB or exceeds the limits of the parser; correct it"
+            )
         image = settings.get("environment", {}).get("docker_image")
         dockerfile = files.get("environment/Dockerfile", b"").decode("utf-8", "replace")
         directory = ([found[1] for found in _WORKDIR.finditer(dockerfile)] or ["/app"])[-1]

@@ -67,7 +67,7 @@ def pytest_configure(config):
     words = _state["argv"] + (ini.split() if isinstance(ini, str) else list(ini))
     notices = _state["debugger"].notices
     if "-n0" in _state["appended"] and any(_XDIST.match(word) for word in words):
-        notices.append("pytest-xdist was asked for: under the debugger the tests run in one process.")
+        notices.append("pytest-xdist was requested: under the debugger the tests run in one process.")
     if "--no-cov" in _state["appended"] and any(word.startswith("--cov") for word in words):
         notices.append("Coverage is not measured under the debugger (it would disable breakpoints).")
 

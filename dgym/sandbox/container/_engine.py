@@ -306,7 +306,7 @@ async def _inspect(engine: Engine, name: str) -> Image | None:
         return _image(name, answer)
     if any(words in answer.errors.lower() for words in _UNKNOWN):
         return None
-    # This does not prove that the image is missing: the engine may be gone, or the name invalid.
+    # This does not prove that the image is missing: the engine may have stopped, or the name may be invalid.
     raise SandboxStartFailed(f"{engine.flavor} did not report whether it has image {name!r}: {answer.why}")
 
 
@@ -333,6 +333,6 @@ def _how_to_build(engine: Engine, name: str) -> str:
     if name == DEFAULT_IMAGE:
         return (
             f"{engine.flavor} does not have dgym's own image {name}: build it with 'make images' in a checkout of "
-            "dgym, or name an image that holds Python and pytest in the task's 'image'"
+            "dgym, or name an image that contains Python and pytest in the task's 'image'"
         )
-    return f"{engine.flavor} does not have the image {name}, and one of that name is never pulled; build it first"
+    return f"{engine.flavor} does not have the image {name}, and an image of that name is never pulled; build it first"

@@ -198,7 +198,7 @@ async def remove_container(engine: Engine, name: str) -> None:
             return
         if time.monotonic() > end:
             raise SandboxStartFailed(removed.why)
-        _log.debug("container %s is not gone yet: %s", name, removed.why)
+        _log.debug("container %s still exists: %s", name, removed.why)
         await asyncio.sleep(_LOOK_SECONDS)
 
 
@@ -231,7 +231,7 @@ async def remove_abandoned_once(engine: Engine) -> None:
     _cleaned.add(engine.program)
     try:
         for name in await remove_abandoned_containers(engine):
-            _log.info("removed container %s, which a process that is gone left behind", name)
+            _log.info("removed container %s, which a terminated process left behind", name)
     except SandboxStartFailed as error:
         _log.warning("abandoned containers could not be removed: %s", error)
 

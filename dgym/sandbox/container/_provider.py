@@ -113,8 +113,8 @@ class ContainerProvider(SandboxProvider):
         process.answered = True
         if not self._delivered and not await sandbox.list_directory(limit=1):
             raise ManifestError(
-                f"image {self._image.name!r} holds nothing at {self._spec.workspace}: set workingDirectory to where "
-                "its repository is, or give the task a source"
+                f"image {self._image.name!r} contains no files at {self._spec.workspace}: set workingDirectory to the "
+                "directory of its repository, or give the task a source"
             )
 
     def _explain(self, output: str) -> str:
@@ -123,8 +123,8 @@ class ContainerProvider(SandboxProvider):
             hint = f"; does the image have {self._spec.interpreter!r} (the task's 'interpreter')?"
         if "__main__.py" in output or str(cache_directory()) in output:
             hint = (
-                f"; {cache_directory()} must be readable for the engine: one on another machine cannot be used, one in "
-                "a virtual machine must share your home directory"
+                f"; {cache_directory()} must be readable for the engine: an engine on another machine cannot be used, "
+                "and an engine in a virtual machine must share your home directory"
             )
         return f"the runner did not start in image {self._image.name!r}: {output}{hint}"
 
@@ -193,14 +193,14 @@ async def choose_engine(
     if in_image and sandbox in ("bubblewrap", "none"):
         # Without the image the workspace would be empty.
         raise ManifestError(
-            f"the repository is in the image {image!r}, which the sandbox {sandbox!r} does not use; take 'container', "
-            "or give the task a source"
+            f"the repository is in the image {image!r}, which the sandbox {sandbox!r} does not use; choose "
+            "'container', or give the task a source"
         )
     if sandbox == "container" or in_image:
         if python is not None:
             raise ManifestError(
-                f"python {python!r} is an interpreter of this machine, which a container does not see; give the task "
-                "an 'image' with the interpreter it needs"
+                f"python {python!r} is an interpreter of this machine, which is not available in a container; give "
+                "the task an 'image' with the interpreter that it needs"
             )
         return await find_engine(engine)
     if sandbox != "auto" or python is not None:

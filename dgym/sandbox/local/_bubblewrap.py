@@ -360,8 +360,7 @@ def check_workspace(path: str) -> None:
     if below or above:
         reserved = (below + above)[0]
         raise ManifestError(
-            f"workingDirectory {path!r} would take the place of {reserved} in the sandbox; choose another, such as "
-            "/workspace"
+            f"workingDirectory {path!r} would replace {reserved} in the sandbox; choose another, such as /workspace"
         )
 
 
@@ -436,7 +435,7 @@ def _prefixes(interpreters: Sequence[Interpreter]) -> list[Path]:
             continue
         if Path.home().is_relative_to(candidate):
             raise ManifestError(
-                f"python {interpreters[0].executable!r} has the prefix {candidate}, which holds your home directory "
+                f"python {interpreters[0].executable!r} has the prefix {candidate}, which contains your home directory "
                 "and would show it to untrusted programs; use a virtual environment"
             )
         chosen.append(candidate)

@@ -219,13 +219,13 @@ async def _install(
         make = [interpreter.executable, "-m", "venv", *(["--without-pip"] if pip else []), str(path)]
         quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--no-compile"]
         install = [*(pip or [python, "-I", "-m", "pip"]), "install", *quiet, *wheels]
-    await run_installer(make, "the virtual environment could not be made", notify, home=home)
+    await run_installer(make, "the virtual environment could not be created", notify, home=home)
     remedy = (
         ""
         if build
         else (
-            "no wheel of a requirement was found; name a version that has one, make an environment yourself (--python "
-            "PATH), or, if you trust its code to run on this machine, build it with --build-requirements; "
+            "no wheel of a requirement was found; name a version that has a wheel, create an environment yourself "
+            "(--python PATH), or, if you trust its code to run on this machine, build it with --build-requirements; "
         )
     )
     for step in steps:
@@ -328,8 +328,8 @@ def _explain(failure: str, end: str, lines: Sequence[str], no_wheel: str) -> str
         cause = "the package index cannot be reached (is there a network?); "
     elif any(_UNEXPECTED.search(line) for line in lines):
         cause = (
-            "the index has a file whose hash is not in the manifest, or something needed has no line there; do not use "
-            "the file unless you know why it differs, and compare with what dgym init writes today; "
+            "the index has a file whose hash is not in the manifest, or a required distribution is not listed there; "
+            "do not use the file unless it is clear why it differs, and compare with the output of dgym init today; "
         )
     elif any(_NO_WHEEL.search(line) for line in lines):
         cause = no_wheel

@@ -518,8 +518,8 @@ def _parse(data: bytes | None) -> dict[str, Any]:
     tables = parse_toml(data)
     if tables is None:
         raise SetupFailed(
-            "pyproject.toml cannot be read: it is not valid TOML, has more than 512 KiB or takes too much to read; "
-            "correct it"
+            "pyproject.toml cannot be read: it is not valid TOML, has more than 512 KiB or exceeds the limits of the "
+            "parser; correct it"
         )
     return tables
 

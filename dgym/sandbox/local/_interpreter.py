@@ -23,7 +23,7 @@ OLDEST = (3, 6)
 
 _QUESTIONS = """
 import json, os, sys
-# Without site, older Pythons do not find out that they are of a virtual environment.
+# Without site, older Pythons do not detect that they belong to a virtual environment.
 above = os.path.dirname(os.path.dirname(os.path.abspath(sys.executable)))
 own = [above] if os.path.isfile(os.path.join(above, "pyvenv.cfg")) else []
 print(json.dumps({
@@ -60,7 +60,7 @@ class Interpreter:
         return Path(self.executable).parent
 
     @property
-    def answers_to_python(self) -> bool:
+    def is_named_python(self) -> bool:
         """True if the file ``python`` in its directory is this interpreter."""
         named = self.bin_directory / "python"
         return named.exists() and named.samefile(self.executable)
@@ -139,7 +139,7 @@ def _uv_versions() -> Path:
 
 
 def inspect_interpreter(executable: str) -> Interpreter:
-    """Run an interpreter to find out its version and directories. The result is cached until its file changes.
+    """Run an interpreter to determine its version and directories. The result is cached until its file changes.
 
     Raises:
         ManifestError: It does not exist, does not start, or is older than Python 3.6.

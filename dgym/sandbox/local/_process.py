@@ -134,7 +134,7 @@ class RunnerProcess:
             chunk = os.read(information, 4096)
             if not chunk:
                 await self.ended(_DEAD_SECONDS)
-                raise SandboxStartFailed(f"bubblewrap could not make the sandbox: {self.error_output()}")
+                raise SandboxStartFailed(f"bubblewrap could not create the sandbox: {self.error_output()}")
             received += chunk
             with suppress(ValueError):
                 self._init_id = int(json.loads(received)["child-pid"])
@@ -195,7 +195,7 @@ def descendants(process: int) -> set[int]:
 
 @cache
 def _launcher(_process: int) -> ThreadPoolExecutor:
-    """Return the thread that starts all bubblewraps of this process. The argument gives a forked process its own."""
+    """Return the thread that starts all bubblewraps of this process. The argument separates forked processes."""
     return ThreadPoolExecutor(1, "dgym-bubblewrap", initializer=_join_session_keyring)
 
 

@@ -188,7 +188,7 @@ class LocalSandbox(RunnerClient):
         try:
             await asyncio.wait_for(self.close(), _POLITE_SECONDS)
         except (DgymError, OSError, TimeoutError) as error:
-            _log.debug("the runner ended before it was asked to: %s", error)
+            _log.debug("the runner ended before the request to exit: %s", error)
 
 
 class _Launch(NamedTuple):
@@ -290,7 +290,7 @@ async def _start(prepared: _Prepared, spec: SandboxSpec) -> LocalSandbox:
     except (SandboxLost, TimeoutError, OSError) as error:
         output = process.error_output() or str(error) or type(error).__name__
         await sandbox.stop()
-        raise SandboxStartFailed(f"the runner did not come up: {output}") from error
+        raise SandboxStartFailed(f"the runner did not start: {output}") from error
     except BaseException:
         await sandbox.stop()
         raise
@@ -369,7 +369,7 @@ def _inside(prepared: _Prepared, spec: SandboxSpec, *, python: str, home: str, t
 def _shims(prepared: _Prepared) -> Path | None:
     """Create a directory in which ``python`` is the task's interpreter, if the interpreter's own directory has none."""
     interpreter = prepared.interpreter
-    if interpreter.answers_to_python or prepared.project is not None:
+    if interpreter.is_named_python or prepared.project is not None:
         return None
     shims = prepared.directory.path / "bin"
     shims.mkdir()
@@ -410,6 +410,6 @@ def _require_bubblewrap() -> None:
     if problem is not None:
         raise SandboxStartFailed(
             f"bubblewrap does not work on this machine ({problem}); install it, or podman or docker for the sandbox "
-            "'container', or choose the sandbox 'none' for code you trust: its programs run without isolation, with "
-            "your files and network within reach"
+            "'container', or choose the sandbox 'none' for code you trust: its programs run without isolation and "
+            "can access your files and the network"
         )

@@ -223,7 +223,7 @@ async def _resolve(
             command += ["--target", home] if version or (wheels and wheels[1]) else []
             command += [*version, "--report", str(answer), "--requirement", str(wanted)]
         else:
-            raise SetupFailed("neither uv nor pip is there to resolve requirements; install uv")
+            raise SetupFailed("neither uv nor pip is installed to resolve requirements; install uv")
         status, errors = await _run(command, home)
         if status != 0:
             return status, errors

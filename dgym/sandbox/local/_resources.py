@@ -67,7 +67,7 @@ class PrivateDirectory:
             workspace = fresh_region(path) / "workspace"
             workspace.mkdir()
         except OSError as error:
-            raise SandboxStartFailed(f"a directory for the sandbox could not be made: {error}") from error
+            raise SandboxStartFailed(f"a directory for the sandbox could not be created: {error}") from error
         return cls(path, workspace, lock)
 
     def remove(self) -> None:

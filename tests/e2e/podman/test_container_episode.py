@@ -120,7 +120,7 @@ async def test_auto_takes_a_container_where_bubblewrap_does_not_work(engine, mon
 @pytest.mark.parametrize(
     ("fields", "options", "message"),
     [
-        ({}, {"sandbox": "container", "python": sys.executable}, "which a container does not see"),
+        ({}, {"sandbox": "container", "python": sys.executable}, "which is not available in a container"),
         ({"requirements": ("numpy",)}, {"sandbox": "container"}, r"has requirements \(numpy\) but no image"),
         ({"source": None, "image": "some/image"}, {"sandbox": "bubblewrap"}, "the repository is in the image"),
     ],

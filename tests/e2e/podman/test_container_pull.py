@@ -92,7 +92,7 @@ async def test_an_image_that_does_not_exist_is_named(engine, registry):
 
 
 async def test_an_image_of_this_machine_is_never_pulled(engine):
-    with pytest.raises(SandboxStartFailed, match="one of that name is never pulled; build it first"):
+    with pytest.raises(SandboxStartFailed, match="an image of that name is never pulled; build it first"):
         await ensure_image(engine, "localhost/nobody/has:this")
 
 

@@ -60,7 +60,7 @@ async def test_a_repository_in_the_image_is_used_in_place(open_sandbox, build):
 
 
 async def test_an_image_without_the_repository_is_refused_with_the_remedy(open_sandbox):
-    with pytest.raises(ManifestError, match="holds nothing at /workspace: set workingDirectory"):
+    with pytest.raises(ManifestError, match="contains no files at /workspace: set workingDirectory"):
         await open_sandbox(delivered=False)
 
 

@@ -113,7 +113,7 @@ async def test_a_number_of_no_error_is_a_fault_of_the_runner(number):
 
 
 async def test_a_manifest_that_is_not_utf_8_is_refused():
-    with pytest.raises(SandboxLost, match="manifest is not one"):
+    with pytest.raises(SandboxLost, match="manifest cannot be decoded"):
         await manifest_of(b'["\xff", {"type": "file"}]\n')
 
 

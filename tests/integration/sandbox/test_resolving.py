@@ -107,5 +107,5 @@ def test_what_the_hashed_lines_do_not_name_is_installed_beside_them(wheels):
     assert {"one-1.0.dist-info", "pytest-1.0.dist-info"} <= names
     assert "installing without hashes, because the manifest does not list them: pytest" in messages
     needing = wheels("two", "1.0", "one")
-    with pytest.raises(SetupFailed, match="something needed has no line there"):
+    with pytest.raises(SetupFailed, match="a required distribution is not listed there"):
         asyncio.run(ensure_environment([needing]))

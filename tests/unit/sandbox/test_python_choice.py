@@ -31,7 +31,7 @@ def test_a_virtual_environment_knows_its_base(environment):
     assert str(environment) in interpreter.prefixes
     assert sys.base_prefix in interpreter.prefixes
     assert interpreter.version == sys.version_info[:3]
-    assert interpreter.answers_to_python
+    assert interpreter.is_named_python
 
 
 def test_a_name_is_looked_up_on_the_path(environment, monkeypatch):
@@ -49,7 +49,7 @@ def test_a_wrapper_is_asked_for_the_interpreter_behind_it(environment, tmp_path)
 def test_a_lone_versioned_name_does_not_answer_to_python(tmp_path):
     link = tmp_path / "python3.99"
     link.symlink_to(Path(sys.executable).resolve())
-    assert not inspect_interpreter(str(link)).answers_to_python
+    assert not inspect_interpreter(str(link)).is_named_python
 
 
 @pytest.mark.parametrize(

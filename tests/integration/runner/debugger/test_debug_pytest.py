@@ -257,7 +257,7 @@ async def test_xdist_is_asked_for(start_session, venv_with):
     debug.write("test_it.py", TESTS)
     result = await debug.each("b test_it.py:4", "c")
     assert result.frame.line == 4
-    assert result.notices == ("pytest-xdist was asked for: under the debugger the tests run in one process.",)
+    assert result.notices == ("pytest-xdist was requested: under the debugger the tests run in one process.",)
 
 
 async def test_an_option_like_that_of_xdist_runs_in_one_process(start_session, venv_here, tmp_path):
@@ -279,7 +279,7 @@ async def test_an_option_like_that_of_xdist_runs_in_one_process(start_session, v
     result = await debug.each("b test_it.py:4", "c")
     assert "workers: 0" in result.program_output
     assert result.frame.line == 4
-    assert result.notices == ("pytest-xdist was asked for: under the debugger the tests run in one process.",)
+    assert result.notices == ("pytest-xdist was requested: under the debugger the tests run in one process.",)
 
 
 async def test_unittest(start_session):
