@@ -77,7 +77,7 @@ class Tool:
             raise TypeError(f"{kind.__name__} needs a method `async def use(self, context, ...)`")
         signature = read_signature(kind.use, owner=kind, skip=2)
         if not signature.description:
-            raise TypeError(f"{kind.__name__} needs a docstring: it is what a model reads of the tool")
+            raise TypeError(f"{kind.__name__} needs a docstring: it is the description of the tool for the model")
         if self.verbatim is not None and self.verbatim not in signature.names:
             raise TypeError(f"{kind.__name__}.verbatim is {self.verbatim!r}, which is not a parameter of its use()")
         return signature

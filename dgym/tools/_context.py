@@ -128,7 +128,7 @@ class ToolContext:
 
     Attributes:
         sandbox: The sandbox of the agent.
-        policy: Which files are hidden or read-only.
+        policy: The hidden and the read-only files.
         settings: The task's settings.
         focus_file: The file that was last viewed as a whole or rewritten.
         table: The breakpoints.

@@ -40,7 +40,7 @@ class Bash(Tool):
         Args:
             context: The episode's files, breakpoints and sandbox.
             command: One or more lines of bash.
-            timeout_seconds: When the command is stopped. Default: 30, unless the task says otherwise.
+            timeout_seconds: When the command is stopped. Default: 30, unless the task has another value.
         """
         timeout = context.settings.bash_timeout_seconds if timeout_seconds is None else timeout_seconds
         run = await context.sandbox.shell(command, timeout_seconds=timeout, output_limit=self._output_bytes)
@@ -60,7 +60,7 @@ class Bash(Tool):
 def describe_end(run: RunResult, timeout_seconds: float) -> str:
     """Return a sentence about how a command ended; empty if its exit status is 0."""
     if run.ended_by == "timeout":
-        return f"Stopped after {timeout_seconds:g} s; the output is what it wrote until then."
+        return f"Stopped after {timeout_seconds:g} s; the output until then is shown."
     if run.ended_by == "memory":
         return "Killed: it used more memory than the sandbox has."
     if run.exit_status is None:

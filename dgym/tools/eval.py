@@ -97,7 +97,7 @@ async def _build(context: ToolContext, output_bytes: int) -> ToolResult | None:
 
 
 def summary(result: EntrypointResult) -> str:
-    """Return ``Tests: 3 passed, 1 failed. `` for a run with a test report; empty without one."""
+    """Return ``Tests: 3 passed, 1 failed. `` for a run with a test report; empty without a report."""
     report = result.report
     if report is None or not (report.collected or report.collection_errors):
         return ""

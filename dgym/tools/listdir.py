@@ -12,7 +12,7 @@ SHOWN_ENTRIES = 500
 
 
 class ListDir(Tool):
-    """List a directory as a tree. Directories end with a slash; what cannot be rewritten is marked read-only."""
+    """List a directory as a tree. Directories end with a slash; files that cannot be rewritten are marked read-only."""
 
     name = "listdir"
     mutates = False

@@ -68,11 +68,11 @@ class Pdb(Tool):
         Args:
             context: The episode's files, breakpoints and sandbox.
             command: One pdb command, or a statement of one or more lines.
-            entrypoint: What to debug instead of the task's own, such as `python -m pytest tests/test_calc.py -k total`,
-                `python main.py` or `python main.py < input.txt`. Another one than before restarts the program; without
-                it, the last one stays. One that is refused changes nothing.
-            stdin: What the program reads from standard input. Another text than before restarts the program; without
-                it, the last one stays. Default: empty.
+            entrypoint: Command to debug instead of the task's, such as `python -m pytest tests/test_calc.py -k total`,
+                `python main.py` or `python main.py < input.txt`. Another command than before restarts the program;
+                without it, the last command stays. A refused command changes nothing.
+            stdin: Standard input of the program. Another text than before restarts the program; without
+                it, the last text stays. Default: empty.
         """
         notices = await context.follow_edits()
         listed = command.split(maxsplit=1)[0] in _LISTING if command.strip() else False

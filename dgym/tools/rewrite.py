@@ -20,7 +20,7 @@ class Rewrite(Tool):
 
     With `start` and `end` those lines are replaced (both included); with `start` alone, that line; with neither, the
     whole file. `end` = `start` - 1 inserts before `start`; `start` = last line + 1 appends. Everything else in the
-    file stays as it is. The answer is the difference made.
+    file stays as it is. The answer is the difference.
     """
 
     examples = (
@@ -44,14 +44,14 @@ class Rewrite(Tool):
             path: The file, relative to the workspace; missing directories are made.
             start: First line to replace; lines count from 1.
             end: Last line to replace.
-            new_code: What stands there afterwards, with its indentation; empty to delete the lines.
+            new_code: The new text, with its indentation; empty to delete the lines.
         """
         notices = await context.follow_edits()
         resolved = await context.resolve(path, for_writing=True, must_exist=False)
         old = await _old_content(context, resolved, start, end)
         new = _edited(resolved.shown, old, start, end, new_code)
         if new == old and resolved.exists:
-            raise ToolError(f"`{resolved.shown}` already reads like that; nothing was changed.")
+            raise ToolError(f"`{resolved.shown}` already has this text; nothing was changed.")
         await context.write_resolved(resolved, new)
         span = resolve_span(line_count(old), start, end)
         moved = await context.table.follow_rewrite(resolved.path, span, decode_text(old), new_code)
@@ -77,7 +77,7 @@ class Rewrite(Tool):
             raise ToolError(f"rewrite: {error} {_USAGE}") from None
         lines = _RANGE.match(words[1]) if len(words) == 2 else None
         if not words or len(words) > 2 or (len(words) == 2 and lines is None):
-            raise ToolError(f"rewrite: before <c> stand a path and perhaps a range such as 3:5. {_USAGE}")
+            raise ToolError(f"rewrite: a path and optionally a range such as 3:5 must precede <c>. {_USAGE}")
         code = code.removesuffix("</c>").removeprefix("\r\n" if code.startswith("\r\n") else "\n")
         arguments: dict[str, Any] = {"path": words[0], "new_code": code}
         if lines is not None:

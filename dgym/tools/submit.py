@@ -28,7 +28,7 @@ class Submit(Tool):
 
         Args:
             context: The episode's files, breakpoints and sandbox.
-            message: What was wrong and how it was repaired, for people who read the trajectory.
+            message: The cause and how it was repaired, for people who read the trajectory.
         """
         text = f"Submitted: {message}" if message else "Submitted."
         return ToolResult(text=text, submitted=True, unscored=not self.evaluate)

@@ -82,8 +82,8 @@ def _range(shown: str, start: int | None, end: int | None, count: int) -> tuple[
 def _fitting(lines: list[str], first: int, limit: int) -> tuple[list[str], int]:
     """Shorten the lines to ``limit`` bytes.
 
-    The first and the last lines are kept. A line between them shows the range that is left out. Of a line that is
-    longer than a quarter of ``limit``, only the beginning is kept.
+    The first and the last lines are kept. A line between them shows the range that is left out. A line that is
+    longer than a quarter of ``limit`` is cut at its end.
 
     Returns:
         The lines, and the number of bytes that were removed.

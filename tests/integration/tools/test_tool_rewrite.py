@@ -76,7 +76,7 @@ async def test_everything_else_is_kept_byte_for_byte(make_bench, sandbox):
         ("rewrite . <c>x</c>", "is a directory"),
         ("rewrite a.py/b.py <c>x</c>", "a.py/b.py"),
         ("rewrite new.py 3 <c>x</c>", "does not exist; leave `start` and `end` out"),
-        ("rewrite a.py 1 <c>import os</c>", "already reads like that"),
+        ("rewrite a.py 1 <c>import os</c>", "already has this text"),
         ({"tool": "rewrite", "arguments": {"path": "a.py", "end": 3, "new_code": ""}}, "without start"),
         ({"tool": "rewrite", "arguments": {"path": "a.py", "start": 1}}, "`new_code` is missing"),
     ],

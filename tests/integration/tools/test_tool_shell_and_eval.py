@@ -42,7 +42,7 @@ async def test_a_command_that_runs_too_long_is_stopped_with_its_output(make_benc
     bench = await make_bench({})
     observation = await bench.call("bash", command="echo begun; sleep 600", timeout_seconds=1)
     assert not observation.ok
-    assert observation.text == "begun\nStopped after 1 s; the output is what it wrote until then."
+    assert observation.text == "begun\nStopped after 1 s; the output until then is shown."
     assert await bench.text("bash echo still here") == "still here"
 
 
