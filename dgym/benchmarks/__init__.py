@@ -78,13 +78,13 @@ def walkthrough(task: str) -> list[ToolCall]:
         if file.parent.name == folder:
             lines = file.read_text("utf-8").splitlines()
             return [msgspec.json.decode(line, type=ToolCall) for line in lines if line.strip()]
-    raise ManifestError(f"no bundled task is named '{task}'; benchmarks are {', '.join(bundled())}")
+    raise ManifestError(f"no bundled task is named '{task}'; the benchmarks are {', '.join(bundled())}")
 
 
 @cache
 def _load(name: str) -> tuple[DebugTask, ...]:
     if name not in bundled():
-        raise ManifestError(f"no benchmark is named '{name}'; there are {', '.join(bundled())}")
+        raise ManifestError(f"no benchmark is named '{name}'; the benchmarks are {', '.join(bundled())}")
     return tuple(_load_task(file) for file in sorted((_HERE / name).glob(f"*/{_TASK}")))
 
 

@@ -114,7 +114,7 @@ class ImageNames(msgspec.Struct, frozen=True, kw_only=True):
 
 def _value(name: str, values: Mapping[str, str]) -> str:
     if name not in values:
-        raise RowError(f"the template of images has {name!r}; known are {', '.join(sorted(values))}")
+        raise RowError(f"the template of images has {name!r}; the placeholders are {', '.join(sorted(values))}")
     return values[name]
 
 
@@ -213,7 +213,7 @@ def load_adapter(name: str) -> Adapter:
     entry = installed(GROUP).get(name)
     if entry is None:
         guess = nearest(name, installed(GROUP))
-        hint = f"did you mean {guess!r}?" if guess else f"there are: {', '.join(adapter_names())}"
+        hint = f"did you mean {guess!r}?" if guess else f"the adapters are: {', '.join(adapter_names())}"
         raise ManifestError(f"no adapter of benchmarks is named {name!r}; {hint}")
     try:
         found = entry.load()()
@@ -281,7 +281,7 @@ def _parquet(source: Path) -> Iterator[dict[str, Any]]:
         for batch in parquet.ParquetFile(source).iter_batches(batch_size=64):
             yield from batch.to_pylist()
     except (ValueError, OSError) as error:  # pyarrow's ArrowInvalid is a ValueError
-        raise ManifestError(f"{source}: not whole parquet: {error}") from None
+        raise ManifestError(f"{source}: not complete parquet: {error}") from None
 
 
 def select(
@@ -317,7 +317,11 @@ def _filtered(
     for one in wanted:
         if not any(fnmatchcase(identifier, one) for identifier in identifiers):
             guess = nearest(one, identifiers)
-            hint = f"did you mean {guess!r}?" if guess else f"there are {len(identifiers)}, such as {identifiers[0]!r}"
+            hint = (
+                f"did you mean {guess!r}?"
+                if guess
+                else f"the benchmark has {len(identifiers)} instances, such as {identifiers[0]!r}"
+            )
             raise ManifestError(f"--filter {text}: instance {one!r} does not exist; {hint}")
     return [row for row in found if any(fnmatchcase(str(row[key]), one) for one in wanted)]
 
@@ -484,8 +488,8 @@ class Checkouts:
             if name and (self._repositories / name).is_dir():
                 return self._repositories / name
         raise ManifestError(
-            f"instance {row.instance}: {self._repositories} holds no repository {owner_and_name!r}; clone it there as"
-            f" {names[1]!r}"
+            f"instance {row.instance}: {self._repositories} does not contain repository {owner_and_name!r}; clone it "
+            f"there as {names[1]!r}"
         )
 
     def _export(self, repository: Path, row: Row, building: Path) -> None:

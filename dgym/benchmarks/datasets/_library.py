@@ -97,7 +97,7 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
         """
         data = self.file.read_bytes() if self.file.is_file() else b""
         if hashlib.sha256(data).hexdigest() != self.sha256:
-            raise ManifestError(f"{self.file}: is not what was imported; import {self.name} again")
+            raise ManifestError(f"{self.file}: differs from the imported file; import {self.name} again")
         return [msgspec.json.decode(line) for line in data.splitlines()]
 
 
@@ -210,7 +210,7 @@ def _checked(adapter: Adapter, file: Path, progress: Progress) -> Iterator[Mappi
         try:
             adapter.row(row, ImageNames())
             if instance in seen:
-                raise RowError(f"{adapter.key} is that of row {seen[instance]}, too")
+                raise RowError(f"{adapter.key} is also in row {seen[instance]}")
         except RowError as error:
             faults.append(f"{file}: {where}: {error}")
         seen.setdefault(instance, number)
@@ -218,7 +218,7 @@ def _checked(adapter: Adapter, file: Path, progress: Progress) -> Iterator[Mappi
             progress(f"{number:,} rows")
         yield row
     if not seen:
-        raise ManifestError(f"{file}: holds no row")
+        raise ManifestError(f"{file}: does not contain a row")
     if faults:
         more = f"\n  and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
         listed = "\n  ".join(faults[:_SHOWN])
@@ -301,7 +301,7 @@ def _is_archive(file: Path) -> bool:
 
 def _checked_out(url: str, revision: str, directory: Path, progress: Progress) -> Path:
     if _COMMIT.fullmatch(revision) is None:
-        raise ManifestError(f"--revision {revision}: give a full commit id: what a name means may change")
+        raise ManifestError(f"--revision {revision}: give a full commit id, because the commit of a name may change")
     progress(f"commit {revision[:12]} of {shown_url(url)}")
     git = SourceSpec(git=GitSource(url=url, revision=revision))
     packed = asyncio.run(pack_source(git, base=Path.cwd(), cache=cache_directory() / "sources"))

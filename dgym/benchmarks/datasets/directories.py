@@ -72,7 +72,9 @@ class Harbor(Adapter):
         named = image is not None or images.template is not None
         inline = {} if named else _below(files, "environment/", without=_NOT_FILES)
         if not named and not inline:
-            raise RowError("task.toml names no docker_image, and environment has no files; give --image TEMPLATE")
+            raise RowError(
+                "task.toml does not name a docker_image, and environment does not have files; give --image TEMPLATE"
+            )
         return Row(
             instance=instance,
             instructions=files["instruction.md"].decode("utf-8", "replace"),
@@ -103,7 +105,7 @@ class Exercism(Adapter):
         for directory in exercises:
             yield {"instance_id": directory.name, "files": _read_tree(directory)}
 
-    def row(self, data: Mapping[str, Any], images: ImageNames) -> Row:  # noqa: ARG002 - exercises need no image
+    def row(self, data: Mapping[str, Any], images: ImageNames) -> Row:  # noqa: ARG002 - exercises do not need an image
         """Convert an exercise."""
         fields = Fields(data)
         instance, files = fields.text("instance_id"), _files(data)
@@ -116,7 +118,7 @@ class Exercism(Adapter):
         if missing:
             raise RowError(f".meta/config.json names {missing[0]!r}, which is missing")
         if not stubs or not tests:
-            raise RowError(".meta/config.json names no stub, or no test")
+            raise RowError(".meta/config.json does not name a stub or a test")
         names = tuple(name for path in tests for name in _test_ids(path, files[path]))
         if not names:
             raise RowError(f"{tests[0]} has no test")
@@ -171,7 +173,7 @@ def _read_tree(directory: Path) -> dict[str, str]:
         data = file.read_bytes()
         size += len(data)
         if size > 4 * _LARGEST_BYTES:
-            raise ManifestError(f"{directory}: holds more than {4 * _LARGEST_BYTES:,} bytes")
+            raise ManifestError(f"{directory}: contains more than {4 * _LARGEST_BYTES:,} bytes")
         found[file.relative_to(directory).as_posix()] = base64.b64encode(data).decode()
     return found
 
@@ -190,7 +192,7 @@ def _below(files: Mapping[str, bytes], prefix: str, without: frozenset[str] = fr
 
 def _inline(files: Mapping[str, bytes]) -> tuple[InlineFile, ...]:
     if sum(map(len, files.values())) > _LARGEST_BYTES:
-        raise RowError(f"its files hold more than {_LARGEST_BYTES:,} bytes, which a manifest cannot")
+        raise RowError(f"its files contain more than {_LARGEST_BYTES:,} bytes, which a manifest cannot")
     return tuple(_inline_file(path, data) for path, data in sorted(files.items()))
 
 

@@ -62,7 +62,7 @@ class SweRebench(Adapter):
 def _row(fields: Fields, images: ImageNames, image: str | None, commands: Mapping[str, list[str]], parser: str) -> Row:
     instance = fields.text("instance_id")
     if not commands["test_cmds"]:
-        raise RowError("names no command that runs the tests")
+        raise RowError("does not name a command that runs the tests")
     inside = [*commands["test_cmds"], *commands.get("print_cmds", ())]
     lines = [
         "#!/bin/bash",

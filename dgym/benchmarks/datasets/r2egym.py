@@ -63,7 +63,7 @@ class R2EGym(Adapter):
         commit, repository = fields.text("commit_hash"), fields.text("repo_name")
         expected = fields.value("expected_output_json")
         if not isinstance(expected, dict) or not expected:
-            raise RowError("expected_output_json names no test")
+            raise RowError("expected_output_json does not name a test")
         statement = fields.text("problem_statement")
         issue = _ISSUE.search(statement)
         values = {"instance_id": commit, "repo": repository, "commit": commit}
@@ -189,5 +189,5 @@ def _section(diff: _FileDiff) -> str:
 
 def _line(line: _DiffLine) -> str:
     if line.type not in _PREFIXES:
-        raise RowError(f"{_FIELD} has a line of type {line.type!r}; known are {', '.join(_PREFIXES)}")
+        raise RowError(f"{_FIELD} has a line of type {line.type!r}; the types are {', '.join(_PREFIXES)}")
     return _PREFIXES[line.type] + line.content

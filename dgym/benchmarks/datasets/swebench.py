@@ -91,7 +91,7 @@ def evaluation(fields: Fields, script: str, parser: str, rule: str, code: str | 
     """The evaluation of a row with the fields FAIL_TO_PASS and PASS_TO_PASS."""
     fail_to_pass, pass_to_pass = fields.names("FAIL_TO_PASS"), fields.names("PASS_TO_PASS")
     if not fail_to_pass:
-        raise RowError("FAIL_TO_PASS names no test, so that nothing could be repaired")
+        raise RowError("FAIL_TO_PASS does not name a test, so that nothing could be repaired")
     both = set(fail_to_pass).intersection(pass_to_pass)
     return Evaluation(
         script=with_exit_status(script),
@@ -115,7 +115,7 @@ def parser_name(official: str) -> str:
 def rule_name(official: str) -> str:
     """The dgym name of an ``eval_type``."""
     if official and official not in _RULES:
-        raise RowError(f"eval_type is {official!r}; known are {', '.join(_RULES)}")
+        raise RowError(f"eval_type is {official!r}; the types are {', '.join(_RULES)}")
     return _RULES[official or "pass_and_fail"]
 
 
@@ -210,7 +210,7 @@ def command_between_markers(script: str) -> str | None:
 def without_test_files(command: str, test_patch: str) -> str:
     """``command`` without the files that ``test_patch`` changes, so that it runs the test suite of the repository.
 
-    Returns the default entrypoint if the command contains such a file within a word.
+    Returns the default entrypoint if a part of a word of the command names such a file.
     """
     paths, modules = _test_files(test_patch)
     words = command.split()

@@ -41,12 +41,12 @@ class SweSmith(Adapter):
         if not name:
             raise RowError("repo is not of the form swesmith/owner__name.commit")
         if len(bug) > _LONGEST or _MARK in bug:
-            raise RowError(f"patch is longer than {_LONGEST:,} characters, or holds {_MARK}")
+            raise RowError(f"patch is longer than {_LONGEST:,} characters, or contains {_MARK}")
         values = {"instance_id": instance, "image_id": f"{name}.{commit}".replace("__", "_1776_").lower()}
         tests = fields.names("FAIL_TO_PASS")
         kept = [test for test in fields.names("PASS_TO_PASS") if test not in tests]
         if not tests:
-            raise RowError("FAIL_TO_PASS names no test, so that nothing could be repaired")
+            raise RowError("FAIL_TO_PASS does not name a test, so that nothing could be repaired")
         strange = [test for test in (*tests, *kept) if "::" not in test]
         if strange:
             raise RowError(f"{strange[0]!r} is not the id of a pytest test")

@@ -169,13 +169,13 @@ def test_images_follow_a_template_and_a_registry(rows):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"FAIL_TO_PASS": "[]"}, "FAIL_TO_PASS names no test, so that nothing could be repaired"),
+        ({"FAIL_TO_PASS": "[]"}, "FAIL_TO_PASS does not name a test, so that nothing could be repaired"),
         ({"FAIL_TO_PASS": '["a'}, "FAIL_TO_PASS is not JSON"),
         ({"PASS_TO_PASS": 3}, "PASS_TO_PASS is of type int, not a list of texts"),
         ({"problem_statement": None}, "problem_statement is empty"),
         ({"log_parser": "parse_log_cargo"}, "log_parser is 'parse_log_cargo'; only the parsers of Python repositories"),
-        ({"eval_type": "other"}, "eval_type is 'other'; known are pass_and_fail, fail_only"),
-        ({"instance_id": "mini__coins-1"}, "instance_id is that of row 1, too"),
+        ({"eval_type": "other"}, "eval_type is 'other'; the types are pass_and_fail, fail_only"),
+        ({"instance_id": "mini__coins-1"}, "instance_id is also in row 1"),
     ],
 )
 def test_a_wrong_row_is_named_and_nothing_is_imported(benchmark, import_rows, rows, change, why):
@@ -217,7 +217,7 @@ def test_rows_are_pinned_by_their_checksum(benchmark, import_rows, rows):
     file = open_imported("mini").file
     assert benchmark("verify", "mini").exit_code == 0
     file.write_bytes(file.read_bytes() + b"{}\n")
-    assert "is not what was imported; import mini again" in benchmark("verify", "mini").output
+    assert "differs from the imported file; import mini again" in benchmark("verify", "mini").output
     assert "not 0000; nothing was imported" in import_rows(rows, "--sha256", "0000").output
 
 
@@ -246,7 +246,7 @@ def test_commits_of_local_repositories_replace_images_and_bring_no_history(
     text = (tmp_path / "out" / "repositories").glob(f"*{rows[1]['base_commit'][:12]}/coins/money.py")
     assert 'ljust(2, "0")' in next(text).read_text()
     other = benchmark("render", "mini", "--repositories", tmp_path)
-    assert "holds no repository 'mini/coins'; clone it there as 'mini__coins'" in other.output
+    assert "does not contain repository 'mini/coins'; clone it there as 'mini__coins'" in other.output
 
 
 def test_a_download_goes_on_where_it_stopped(benchmark, rows, tmp_path):
@@ -287,4 +287,4 @@ def test_json_lists_are_read_too_and_parquet_asks_for_pyarrow(benchmark, rows, t
     assert benchmark("import", "a", "--adapter", "swebench", "--from", tmp_path / "rows.json").exit_code == 0
     (tmp_path / "rows.parquet").write_bytes(b"PAR1...")
     done = benchmark("import", "b", "--adapter", "swebench", "--from", tmp_path / "rows.parquet")
-    assert "pip install 'dgym[parquet]'" in done.output or "not whole parquet" in done.output
+    assert "pip install 'dgym[parquet]'" in done.output or "not complete parquet" in done.output

@@ -121,7 +121,7 @@ def test_r2e_gym_counts_exact_outcomes(mini):
     exec(found.evaluation.parser_code, names)
     text = "x FAILED\n= short test summary info =\n\x1b[31mFAILED\x1b[0m r2e_tests/a.py::T::b - E: x\nPASSED a.py::c\n"
     assert names["parse"](text) == {"T.b": "FAILED", "c": "PASSED"}
-    with pytest.raises(RowError, match="expected_output_json names no test"):
+    with pytest.raises(RowError, match="expected_output_json does not name a test"):
         row("r2egym", r2e_rows(mini[1])[0] | {"expected_output_json": "{}"})
 
 
@@ -136,7 +136,7 @@ def test_live_has_commands_and_a_parser_that_is_code(mini):
     assert (plain.evaluation.parser, plain.evaluation.parser_code) == ("pytest", None)
     with pytest.raises(RowError, match="code without a function parse"):
         row("swebench-live", live_rows(mini[1])[0] | {"log_parser": "def other(): pass"})
-    with pytest.raises(RowError, match="names no command that runs the tests"):
+    with pytest.raises(RowError, match="does not name a command that runs the tests"):
         row("swebench-live", live_rows(mini[1])[0] | {"test_cmds": []})
 
 
