@@ -81,7 +81,7 @@ class Rule(msgspec.Struct, frozen=True):
 _HASHES = Rule(
     "!has(self.requirements) || !self.requirements.exists(line, line.contains(' --hash='))"
     " || self.requirements.all(line, line.contains(' --hash='))",
-    "some requirements have hashes and others have none; give hashes for all requirements or for none",
+    "some requirements have hashes and others do not; give hashes for all requirements or for none",
     ".requirements",
 )
 
@@ -209,7 +209,7 @@ RULES: dict[type | tuple[type, str], tuple[Rule, ...]] = {
         ),
         Rule(
             f"{_INLINE_SIZE} <= {INLINE_LIMIT}",
-            f"inline files (source.files and scoring.hiddenFiles) hold more than {INLINE_LIMIT} bytes;"
+            f"inline files (source.files and scoring.hiddenFiles) contain more than {INLINE_LIMIT} bytes;"
             " move them to a ConfigMap (configMapRef), an archive, git or the image",
         ),
     ),
@@ -517,7 +517,7 @@ def _schema(type_: inspect.Type) -> Schema:
             return {"type": "string", "enum": list(type_.values)}
         case inspect.DateTimeType():
             return {"type": "string", "format": "date-time"}
-    raise TypeError(f"{type_} has no place in a manifest")
+    raise TypeError(f"{type_} cannot be used in a manifest")
 
 
 def _integer(type_: inspect.IntType) -> Schema:

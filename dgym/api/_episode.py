@@ -48,10 +48,10 @@ class AgentSpec(ManifestStruct, frozen=True, kw_only=True):
     Attributes:
         name: Name of the agent, such as debug_agent.
         model: Name of a model in the model configuration of the agent pods.
-        max_steps: Most tool calls that the agent may make.
-        max_rewrites: Most calls of the tool ``rewrite``. They count as steps too. Without it, only ``maxSteps`` limits
-            them.
-        token_budget: Most tokens that the model may read and write in total. Without it, any number.
+        max_steps: Maximum number of tool calls of the agent.
+        max_rewrites: Maximum number of calls of the tool ``rewrite``. They count as steps too. Without it,
+            only ``maxSteps`` limits them.
+        token_budget: Maximum number of tokens that the model may read and write in total. Without it, any number.
         cost_limit: Highest cost of the model's tokens over all attempts, in quotes ("2.50"), in the currency of the
             model's prices. The model must have prices. Without it, any cost.
         temperature: Temperature of the model's sampling, in quotes ("0.2"), because some serializers change
@@ -141,13 +141,13 @@ class EpisodeSpec(ManifestStruct, frozen=True, kw_only=True):
         suspend: Delete the pod and wait. When this becomes false, a new pod replays the recorded steps, and the agent
             continues with the rest of its deadline. If the episode is being scored, it finishes first.
         cancel: End the episode. This cannot be undone.
-        start_timeout_seconds: Most seconds from the creation of the pod until the sandbox is ready.
+        start_timeout_seconds: Maximum time in seconds from the creation of the pod until the sandbox is ready.
         active_deadline_seconds: Deadline of the agent, over all attempts. It runs from the first reset, and is paused
             while the episode is suspended or waits.
         driver_idle_timeout_seconds: How long an episode without ``agent`` waits for the first or the next call of its
             driver. After that it ends as DriverIdle and is scored.
-        backoff_limit: Most new pods after failures of the sandbox that the agent did not cause.
-        max_disruptions: Most new pods after drains, preemptions and losses of nodes.
+        backoff_limit: Maximum number of new pods after failures of the sandbox that the agent did not cause.
+        max_disruptions: Maximum number of new pods after drains, preemptions and losses of nodes.
         ttl_seconds_after_finished: How long a finished Episode is kept. Without it, until it is deleted. Stored results
             remain.
         pod_template: Name of the cluster's pod template for the pod. It replaces the template of the task.

@@ -28,7 +28,7 @@ from dgym.api._fields import (
 )
 
 MOST_ARMS = 16
-"""Most arms of a set. Each arm has its own metric series and its own counts in the status."""
+"""Maximum number of arms of a set. Each arm has its own metric series and its own counts in the status."""
 
 
 class LabelRequirement(ManifestStruct, frozen=True, kw_only=True):
@@ -85,9 +85,9 @@ class AgentOverrides(ManifestStruct, frozen=True, kw_only=True):
     Attributes:
         name: Name of the agent, such as debug_agent.
         model: Name of a model in the model configuration of the agent pods.
-        max_steps: Most tool calls that the agent may make.
-        max_rewrites: Most calls of the tool ``rewrite``. They count as steps too.
-        token_budget: Most tokens that the model may read and write in total.
+        max_steps: Maximum number of tool calls of the agent.
+        max_rewrites: Maximum number of calls of the tool ``rewrite``. They count as steps too.
+        token_budget: Maximum number of tokens that the model may read and write in total.
         cost_limit: Highest cost of the model's tokens, in quotes ("2.50").
         temperature: Temperature of the model's sampling, in quotes ("0.2").
         parameters: Parameters of the agent. They replace all parameters of the template's agent. Without them, those of
@@ -145,8 +145,8 @@ class SetPool(ManifestStruct, frozen=True, kw_only=True):
     Attributes:
         min_idle: Number of sandboxes that are kept ready, but not more than the number of episodes that have not
             started.
-        max_idle: Most sandboxes that are kept ready. Between ``minIdle`` and ``maxIdle`` the number follows the demand,
-            as for a SandboxPool. Without it, the set's ``parallelism``.
+        max_idle: Maximum number of sandboxes that are kept ready. Between ``minIdle`` and ``maxIdle`` the
+            number follows the demand, as for a SandboxPool. Without it, the set's ``parallelism``.
     """
 
     min_idle: Idle = 1
@@ -167,7 +167,7 @@ class EpisodeSetSpec(ManifestStruct, frozen=True, kw_only=True):
         template: Spec of the episodes, without a task.
         arms: Configurations to compare. Each changes the agent or the tools of the template, and each task and sample
             has one episode per arm. Without arms, all episodes have the template's agent and tools.
-        parallelism: Most episodes that may be unfinished at the same time.
+        parallelism: Maximum number of unfinished episodes at the same time.
         pool: Start sandboxes before the episodes that need them. Without it, the episodes claim sandboxes of the
             namespace's SandboxPools.
         priority: In each namespace, episodes of sets with a higher priority start first. Running episodes are not
@@ -249,9 +249,9 @@ class EpisodeSetStatus(ManifestStruct, frozen=True, kw_only=True):
         active: Number of episodes that have a pod and are not suspended.
         suspended: Number of suspended Episodes.
         unfinished: Number of Episodes that exist and are not finished. At most ``parallelism``.
-        waiting: What Episodes wait for, and how many, such as quota 171, slot 12: room in the ResourceQuota, a slot of
-            an agent pod, a node, an image, the gate of a queue, the end of an outage of a model or of the results
-            store, the task, or the API server (pod).
+        waiting: Number of waiting Episodes for each cause, such as quota 171, slot 12. They wait for room in the
+            ResourceQuota, a slot of an agent pod, a node, an image, the gate of a queue, the end of an outage of a
+            model or of the results store, the task, or the API server (pod).
         resolved: Number of episodes that repaired the bug.
         unresolved: Number of episodes that count for the agent and did not repair the bug.
         failed: Number of episodes that ended with a failure, such as SandboxLost.

@@ -16,7 +16,7 @@ GROUP = "dgym.dev"
 API_VERSION: Literal["dgym.dev/v1alpha1"] = "dgym.dev/v1alpha1"
 
 INLINE_LIMIT = 200 * 1024
-"""Most bytes of the inline files of one task. Client-side apply stores the object twice and fails above 256 KiB."""
+"""Maximum bytes of the inline files of one task. Client-side apply stores the object twice and fails above 256 KiB."""
 
 
 SET_LABEL = "dgym.dev/set"

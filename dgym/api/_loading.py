@@ -258,7 +258,7 @@ def _assign(data: Any, type_: inspect.Type, path: str, text: str) -> None:
     while parts:
         part = parts.pop(0)
         if isinstance(type_, inspect.DictType) and not isinstance(type_.value_type, inspect.AnyType):
-            part, parts = ".".join([part, *parts]), []  # the keys of labels and quantities hold dots
+            part, parts = ".".join([part, *parts]), []  # the keys of labels and quantities contain dots
         key, type_ = _step(data, type_, part)
         if not parts:
             data[key] = _value(type_, text)

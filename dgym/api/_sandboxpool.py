@@ -31,8 +31,8 @@ class SandboxPoolSpec(ManifestStruct, frozen=True, kw_only=True):
         pod_overrides: Changes of the pod, as for an Episode.
         queue_name: The Kueue LocalQueue that admits the sandboxes, as for an Episode.
         min_idle: Number of sandboxes that are kept ready.
-        max_idle: Most sandboxes that are kept ready while Episodes claim more than ``minIdle`` in the time that a
-            sandbox takes to start. Without it, ``minIdle``.
+        max_idle: Maximum number of sandboxes that are kept ready while Episodes claim more than ``minIdle`` in the
+            time that a sandbox takes to start. Without it, ``minIdle``.
         ttl_seconds: How long a sandbox may be idle before it is replaced.
     """
 

@@ -244,7 +244,7 @@ class Resources(ManifestStruct, frozen=True, kw_only=True):
 
     Attributes:
         requests: Resources that are reserved for the sandbox, such as cpu and memory.
-        limits: Most resources that the sandbox may use.
+        limits: Maximum amounts of resources that the sandbox may use.
     """
 
     requests: Quantities = msgspec.field(default_factory=dict)

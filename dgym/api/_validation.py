@@ -303,7 +303,9 @@ def _task(spec: DebugTaskSpec, path: FieldPath) -> Iterator[Problem]:
     size = sum(_size(file) for file in (*files, *spec.scoring.hidden_files))
     if size > INLINE_LIMIT:
         remedy = "move them to a ConfigMap (configMapRef), an archive, git or the image"
-        yield Problem((*path, "source", "files"), f"inline files hold {size} bytes, more than {INLINE_LIMIT}; {remedy}")
+        yield Problem(
+            (*path, "source", "files"), f"inline files contain {size} bytes, more than {INLINE_LIMIT}; {remedy}"
+        )
 
 
 def _hashes(requirements: Sequence[str], path: FieldPath) -> Iterator[Problem]:

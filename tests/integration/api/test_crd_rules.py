@@ -84,7 +84,7 @@ BROKEN = [
         "DebugTask",
         {"environment": {"requirements": ["a==1 --hash=sha256:" + "0" * 64, "b"]}},
         "spec.environment.requirements",
-        "some requirements have hashes and others have none; give hashes for all requirements or for none",
+        "some requirements have hashes and others do not; give hashes for all requirements or for none",
     ),
     ("DebugTask", inline(), "spec.source.files[0]", "give exactly one of content and contentBase64"),
     (
@@ -167,7 +167,7 @@ def test_inline_files_have_a_size_in_total(kinds, refused, api_namespace):
     fitting = sized(INLINE_LIMIT)
     assert kinds.create(api_namespace, kinds.manifest("DebugTask", fitting), dry_run=True)[0] == 201
     (cause,) = refused("Episode", {"task": sized(INLINE_LIMIT + 6)})
-    assert f"hold more than {INLINE_LIMIT} bytes; move them to a ConfigMap (configMapRef)" in cause
+    assert f"contain more than {INLINE_LIMIT} bytes; move them to a ConfigMap (configMapRef)" in cause
 
 
 def test_the_name_of_an_episode_leaves_room_for_the_attempt(kinds, refused, api_namespace):
