@@ -200,9 +200,9 @@ def read_value(text: str) -> Any:
 
 DEEPEST = 100
 MOST_VALUES = 1_000_000
-"""Most values of one document, including keys. Each takes about 1 KiB of memory while the document is read."""
+"""Maximum number of values of one document, including keys. Each takes about 1 KiB of memory during reading."""
 MOST_REPEATED = 100_000
-"""Most values that the aliases of one document may repeat."""
+"""Maximum number of values that the aliases of one document may repeat."""
 
 _TOO_DEEP = f"nested more than {DEEPEST} levels deep; flatten it"
 _TOO_MANY = f"more than {MOST_VALUES:,} values; divide it into several documents"

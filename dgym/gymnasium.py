@@ -61,11 +61,11 @@ _EXAMPLES: dict[str, tuple[Any, ...]] = {
 """Examples for each key of an observation, from which ``sample`` of its space chooses."""
 Seed = int | np.random.Generator | None
 _LONGEST = 40
-"""Most characters of a sampled text, unless it must be longer."""
+"""Maximum number of characters of a sampled text, unless it must be longer."""
 _SPREAD = 100
 """Size of the range of drawn numbers without a minimum or maximum."""
 _DEEP = 4
-"""Most levels of nesting of drawn values."""
+"""Maximum number of levels of nesting of drawn values."""
 _TRIES = 30
 """How often a value is drawn until it is valid. Drawing ignores some constraints of a schema."""
 _SURROGATES = range(0xD800, 0xE000)

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 LAG_BUCKETS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 MOST_BUCKETS = 12
-"""Most buckets of a histogram, including the bucket ``+Inf``."""
+"""Maximum number of buckets of a histogram, including the bucket ``+Inf``."""
 OTHER = "other"
 """Label value that replaces unknown values, so that programs cannot create new series."""
 NAMESPACE = "episode_namespace"

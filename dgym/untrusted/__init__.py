@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 TEXT_LIMIT: Final = 512 * 1024
-"""Most bytes of a configuration file. Ordinary files are much smaller."""
+"""Maximum size in bytes of a configuration file. Ordinary files are much smaller."""
 
 _SECONDS = 10.0
 """Time limit for all texts of one call."""
@@ -35,7 +35,7 @@ def open_regular(path: Path, *, root: Path | None = None, limit: int | None = No
     Args:
         path: Path of the file.
         root: Symbolic links must not lead out of this directory. None: the file itself must not be a symbolic link.
-        limit: Most bytes of the file.
+        limit: Maximum size of the file in bytes.
 
     Raises:
         OSError: The file is missing, not a regular file, too large, or a symbolic link that leads out of ``root``.
