@@ -307,7 +307,7 @@ def treatments_of(settings: ModelSettings) -> Mapping[Fault, FaultRetries]:
 
 
 _REMEMBERED = 10_000
-"""Maximum number of sessions. The least recently used one is released, for callers that never release sessions."""
+"""Maximum number of sessions. The least recently used session is released, for callers that never release sessions."""
 
 _AVOIDED_SECONDS = 60.0
 

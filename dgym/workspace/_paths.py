@@ -1,6 +1,6 @@
 """Normalised paths: POSIX, relative to the workspace.
 
-All functions are purely lexical. Only code inside the sandbox can find out whether a symbolic link leads out of the
+All functions are purely lexical. Only code inside the sandbox can determine whether a symbolic link leads out of the
 workspace. Callers request the real path there and pass it through :func:`normalize` again.
 """
 
@@ -24,7 +24,7 @@ def normalize(path: str, workspace: str) -> str:
         PathError: The path is empty, contains a NUL, is too long, cannot be a file name, or leaves the workspace.
     """
     if not path or path.isspace():
-        raise PathError("the path is empty; give one relative to the workspace, such as 'src/main.py'")
+        raise PathError("the path is empty; give a path relative to the workspace, such as 'src/main.py'")
     if "\0" in path:
         raise PathError("the path contains a NUL character")
     if len(encode_path(path)) > PATH_LIMIT:

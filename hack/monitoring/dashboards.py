@@ -349,7 +349,7 @@ OPERATOR = Board(
         ),
         Panel(
             "Staleness of watches",
-            "Time since a watch last received anything; bookmarks come about once a minute.",
+            "Time since a watch last received data; bookmarks arrive about once a minute.",
             "s",
             (
                 Query(

@@ -23,8 +23,10 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="For running outside a cluster.")
-@click.option("--context", help="A context of the kubeconfig.")
+@click.option(
+    "--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="Kubeconfig for a run outside a cluster."
+)
+@click.option("--context", help="Context of the kubeconfig.")
 def run(kubeconfig: Path | None, context: str | None) -> None:
     """Watch and serve episodes. Settings come from the environment: see `dgym-operator settings`."""
     from dgym.metric_types import omit_creation_times

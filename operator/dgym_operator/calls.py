@@ -183,7 +183,7 @@ def _token(key: bytes, call: SidecarCall) -> str:
 
 
 def _is_acknowledged(content: WireMessage | None) -> bool:
-    """True if the call need not be repeated. A sidecar may find out only later during which step its sandbox died."""
+    """True if the call need not be repeated. A sidecar may detect only later during which step its sandbox died."""
     if isinstance(content, TerminatedResponse):
         return content.expected or content.known or content.poisoned_step is not None
     return not isinstance(content, AttemptState)

@@ -1,6 +1,6 @@
 """Decodes and checks the chart's values that the operator receives as JSON. The functions are pure.
 
-They are ``namespaces`` (what each namespace may use), ``agents.pools``, ``sandboxes.resources`` and
+They are ``namespaces`` (the policies of namespaces), ``agents.pools``, ``sandboxes.resources`` and
 ``sandboxes.imageMirrors``.
 """
 

@@ -106,7 +106,7 @@ class Settings(BaseSettings):
         default=50,
         ge=1,
         description="Number of pods in a namespace that cannot start (unschedulable, without an image, gated). At this "
-        "number the namespace gets no new pods. These pods do not use slots or the head start.",
+        "number the namespace does not get new pods. These pods do not use slots or the head start.",
     )
     max_concurrent_pulls: int | None = Field(
         default=20,

@@ -122,7 +122,7 @@ class KeyHealth:
         self._agent_pods = agent_pods
         self._announcer = announcer
         self.problem = ""
-        """Why the leader has no key. Empty if it has one, or if this replica is not the leader."""
+        """Why the leader does not have a key. Empty if it has a key, or if this replica is not the leader."""
 
     def missing(self, problem: str) -> None:
         """Record and report that the leader cannot get the key."""

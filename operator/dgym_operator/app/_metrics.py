@@ -72,13 +72,13 @@ _EPISODES = CATALOGUE.gauge(
 _SETS = CATALOGUE.gauge("dgym_sets", "EpisodeSets that exist.", state=("running", "finished"))
 _SET_EPISODES = CATALOGUE.gauge(
     "dgym_set_episodes",
-    f"Episodes of a set, as its status counts them; of {_MOST_SETS} sets at most, unfinished ones first.",
+    f"Episodes of a set, as its status counts them; of at most {_MOST_SETS} sets, unfinished sets first.",
     set="namespace and name of a set, with a slash",
     state=_SET_STATES,
 )
 _SET_ARM_EPISODES = CATALOGUE.gauge(
     "dgym_set_arm_episodes",
-    f"Finished episodes of a set under each of its arms; of the same sets, {MOST_ARMS} arms at most each.",
+    f"Finished episodes of a set under each of its arms; of the same sets, at most {MOST_ARMS} arms each.",
     set="namespace and name of a set, with a slash",
     arm="the names in the set's `arms`",
     state=_ARM_STATES,
@@ -98,11 +98,11 @@ _DEPTH = CATALOGUE.gauge("dgym_operator_queue_depth", "Objects waiting to be rec
 _OLDEST = CATALOGUE.gauge("dgym_operator_queue_oldest_seconds", "Time that the oldest object in the queue has waited.")
 _BUSY = CATALOGUE.gauge("dgym_operator_queue_active", "Objects that a worker reconciles.")
 _DELAYED = CATALOGUE.gauge("dgym_operator_queue_delayed", "Objects that are queued later, after a delay or back-off.")
-_ADDS = CATALOGUE.counter("dgym_operator_queue_adds_total", "Objects added to the queue, duplicates included.")
+_ADDS = CATALOGUE.counter("dgym_operator_queue_adds_total", "Objects added to the queue, including duplicates.")
 _RETRIES = CATALOGUE.counter("dgym_operator_queue_retries_total", "Reconciles to be repeated after a back-off.")
 _STALENESS = CATALOGUE.gauge(
     "dgym_operator_watch_staleness_seconds",
-    "Time since a watch last received anything; bookmarks come about once a minute.",
+    "Time since a watch last received data; bookmarks arrive about once a minute.",
     resource=f"{', '.join(f'`{name}`' for name in RESOURCES)}",
     namespace=_SERVED,
 )
@@ -127,7 +127,7 @@ _NAMESPACES = CATALOGUE.gauge(
     namespace="the namespaces of `watchNamespaces`, or those with episodes",
     state=_NAMESPACE_STATES,
 )
-_KEY = CATALOGUE.gauge("dgym_operator_key_usable", "0 while this replica leads and has no usable key.")
+_KEY = CATALOGUE.gauge("dgym_operator_key_usable", "0 while this replica is the leader and does not have a usable key.")
 _LEADER = CATALOGUE.gauge("dgym_operator_is_leader", "1 while this replica may write.")
 _BUILD = CATALOGUE.gauge(
     "dgym_operator_build_info", "1; the versions of dgym and Python.", version="dgym's", python="Python's"
@@ -377,14 +377,14 @@ _API_REQUESTS = CATALOGUE.counter(
 )
 _API_SECONDS = CATALOGUE.histogram(
     "dgym_operator_api_request_seconds",
-    "Time of a request to the API server, watches apart.",
+    "Time of a request to the API server, except watches.",
     _API_BUCKETS,
     verb="get, list, create, patch, delete",
     resource=_RESOURCE,
 )
 _FINISHED = CATALOGUE.counter(
     "dgym_episodes_finished_total",
-    "Episodes seen to finish.",
+    "Episodes whose end was observed.",
     episode_namespace=NAMESPACE_VALUES,
     reason=(*END_REASONS, OTHER),
 )
@@ -407,16 +407,16 @@ _STAGE_SECONDS = CATALOGUE.histogram(
     episode_namespace=NAMESPACE_VALUES,
     stage=STAGES,
 )
-_STEPS = CATALOGUE.counter("dgym_episode_steps_total", "Steps of the Episodes seen to finish.")
+_STEPS = CATALOGUE.counter("dgym_episode_steps_total", "Steps of the Episodes whose end was observed.")
 _TOKENS = CATALOGUE.counter(
     "dgym_episode_tokens_total",
-    "Tokens that models used in Episodes seen to finish.",
+    "Tokens that models used in Episodes whose end was observed.",
     episode_namespace=NAMESPACE_VALUES,
     direction=("input", "output"),
 )
 _ASSIGNMENTS = CATALOGUE.counter(
     "dgym_assignments_total",
-    "Assignments sent to agent pods, repeated ones too.",
+    "Assignments sent to agent pods, including repeated assignments.",
     result=("delivered", "failed", "unmet"),
 )
 _READY_SECONDS = CATALOGUE.histogram(
@@ -427,7 +427,7 @@ _LAG_SECONDS = CATALOGUE.histogram(
 )
 _POLICIES_RESTORED = CATALOGUE.counter(
     "dgym_operator_network_policies_restored_total",
-    "NetworkPolicies of sandboxes that somebody had deleted or changed, and that were restored.",
+    "Restored NetworkPolicies of sandboxes, which were deleted or changed.",
 )
 
 

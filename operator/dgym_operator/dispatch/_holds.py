@@ -61,7 +61,7 @@ class Holds(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         agent_pods: By namespace, why the agent pods of its pool do not serve more episodes.
-        pods: By namespace, why it gets no more sandbox pods.
+        pods: By namespace, why it does not get more sandbox pods.
         quotas: By namespace, the text about its full ResourceQuota.
         ready: By namespace, why no more of its ready sandboxes are assigned (``maxActive``).
         models: By namespace and model, the text about a model that is out in every agent pod that could serve it.
