@@ -138,7 +138,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         if self._clock() > self._deadline:
             raise SecurityError(f"it takes longer than {RENDER_SECONDS:g} s")
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as Jinja has it
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - the name in Jinja
         """Call a function or a macro. Raises ``SecurityError`` if the time is over."""
         __self.check_clock()
         makes_text = isinstance(__obj, Macro | BlockReference | LoopContext)

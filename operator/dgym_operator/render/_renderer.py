@@ -173,7 +173,7 @@ class Renderer:
             return f"pod template {name!r}: {error.message}"
         known = self.templates
         guess = nearest(name, known)
-        remedy = f"did you mean {guess!r}?" if guess else f"known ones are {', '.join(known)}"
+        remedy = f"did you mean {guess!r}?" if guess else f"the templates are {', '.join(known)}"
         named = "" if name == template else f" (extended by {template!r})"
         return f"pod template {name!r}{named} does not exist; {remedy}"
 
@@ -248,7 +248,7 @@ def _check_values(value: Any, path: FieldPath, seen: set[int]) -> int:
     """Check that the value is JSON without aliases and not too large. Returns its number of values.
 
     Raises:
-        ValueError: It is not.
+        ValueError: The value is not valid.
     """
     if not isinstance(value, dict | list):
         if not isinstance(value, str | bool | int | float | None) or value != value:
@@ -342,7 +342,9 @@ def render_command(
         name = name or settings.default_pod_template
         pods.append(renderer.render(name, _context(planned, settings, namespace)))
     if not pods:
-        raise ManifestError(f"{', '.join(map(str, paths))}: holds no Episode and no EpisodeSet; give one")
+        raise ManifestError(
+            f"{', '.join(map(str, paths))}: contains neither an Episode nor an EpisodeSet; add one of these kinds"
+        )
     text: str = yaml.dump_all(pods, Dumper=_DumperWithoutAnchors, sort_keys=False, allow_unicode=True, width=120)
     return text
 

@@ -113,7 +113,7 @@ def test_a_config_map_is_swapped_under_the_same_path(tmp_path, make_context):
 def test_the_nearest_name_is_named(make_context):
     with pytest.raises(TemplateError, match="'restrictd' does not exist; did you mean 'restricted'"):
         Renderer().render("restrictd", make_context())
-    with pytest.raises(TemplateError, match="known ones are baseline, restricted"):
+    with pytest.raises(TemplateError, match="the templates are baseline, restricted"):
         Renderer().render("zzz", make_context())
 
 

@@ -84,7 +84,7 @@ def test_an_administrators_template(write, templates):
 def test_what_is_missing_is_said(write):
     with pytest.raises(ManifestError, match="the DebugTask 'calc' was not found"):
         render_command([write("e.yaml", EPISODE)], settings=SETTINGS)
-    with pytest.raises(ManifestError, match="holds no Episode and no EpisodeSet"):
+    with pytest.raises(ManifestError, match="contains neither an Episode nor an EpisodeSet"):
         render_command([write("t.yaml", TASK)], settings=SETTINGS)
     path = write("all.yaml", f"{TASK}---{EPISODE}")
     with pytest.raises(TemplateError, match="pod template 'restrictid' does not exist"):
