@@ -123,12 +123,12 @@ def test_a_pod_with_more_rights_is_refused(operator, change):
     assert expected in refusal
 
 
-def test_other_users_are_not_asked(operator, api_server):
+def test_the_policy_does_not_apply_to_other_users(operator, api_server):
     pod = changed(sandbox_pod(operator.namespace), metadata__ownerReferences=None, spec__nodeName="node")
     api_server.request("POST", f"/api/v1/namespaces/{operator.namespace}/pods?dryRun=All", pod)
 
 
-def test_what_the_installation_allows_and_requires(install, api_server):
+def test_the_policy_enforces_volumes_runtime_class_and_user_namespaces_of_the_values(install, api_server):
     runtime = f"runtime-{uuid.uuid4().hex[:10]}"
     api_server.request("POST", "/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": runtime}, "handler": "x"})
     volumes = "operator.admissionPolicy.volumes={emptyDir,persistentVolumeClaim,projected}"
@@ -186,7 +186,7 @@ def test_network_policies_other_than_the_sandboxes_are_refused(operator):
         assert "ValidatingAdmissionPolicy" in operator.policy(changed(good, **places)), name
 
 
-def test_an_applied_network_policy_is_asked_about_as_well(operator, api_server):
+def test_server_side_apply_of_a_network_policy_is_checked_too(operator, api_server):
     place = f"/apis/networking.k8s.io/v1/namespaces/{operator.namespace}/networkpolicies"
     api_server.request("POST", place, network_policy(operator.namespace))
     widened = changed(network_policy(operator.namespace), spec__egress=[{}])
@@ -213,12 +213,12 @@ def test_config_maps_and_leases_other_than_the_operators_are_refused(operator):
 # The chart
 
 
-def test_without_the_value_there_is_no_policy(render):
+def test_policies_are_rendered_only_if_the_value_enables_them(render):
     assert not any(render("default", "operator.admissionPolicy.enabled=false").of(kind) for kind in POLICY_KINDS)
     assert len(render("default").of(POLICY_KINDS[0])) == len(render("default").of(POLICY_KINDS[1])) == 5
 
 
-def test_policies_of_two_releases_have_names_of_their_own(helm, render):
+def test_policies_of_two_releases_have_different_names(helm, render):
     def names(namespace):
         answer = helm.template("--namespace", namespace)
         assert answer.returncode == 0, answer.stderr

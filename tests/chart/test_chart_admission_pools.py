@@ -36,7 +36,7 @@ def claim(**changes):
     return {"metadata": {"ownerReferences": [EPISODE], "labels": labels, **changes}}
 
 
-def test_a_pod_of_a_pool_passes_and_an_episode_may_take_it(operator, pods):
+def test_a_pooled_pod_is_allowed_and_can_be_claimed(operator, pods):
     pooled = changed(sandbox_pod(operator.namespace), metadata__ownerReferences__0=POOL)
     assert operator.pod(changed(pooled, **{"metadata__labels__dgym.dev/episode": None})) == ""
     patch = {**claim(), "spec": {"activeDeadlineSeconds": 600}}
@@ -61,7 +61,7 @@ def test_no_other_pod_is_changed(operator, pods, owner, patch, why):
     assert why in operator.refusal(pods(owner), patch, "PATCH", content_type=MERGE)
 
 
-def test_a_pod_that_is_taken_keeps_its_images(operator, pods, api_server):
+def test_a_claim_cannot_change_the_containers_of_a_pod(operator, pods, api_server):
     path = pods(POOL)
     pod = api_server.request("GET", path.format(operator.namespace))
     containers = [{**each, "image": "another"} for each in pod["spec"]["containers"]]

@@ -13,7 +13,7 @@ RULES = CHART / "files" / "monitoring" / "rules.yaml"
 SCRAPE = CHART / "files" / "monitoring" / "scrape.yaml"
 
 
-def test_nothing_of_it_is_made_unless_it_is_asked_for(render):
+def test_monitoring_objects_and_annotations_are_not_rendered_by_default(render):
     release = render("default")
     assert not release.of("PrometheusRule")
     assert not [each for each in release.of("ConfigMap") if "dashboard" in each["metadata"]["name"]]
@@ -66,6 +66,6 @@ def _escaped(name: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in name)
 
 
-def test_no_counted_reason_is_a_failure():
+def test_rules_exclude_exactly_the_counted_reasons_from_failures():
     (reasons,) = re.findall(r'reason!~"([^"]+)"', RULES.read_text("utf-8"))
     assert reasons.split("|") == [reason.value for reason in EndReason if reason.is_counted]

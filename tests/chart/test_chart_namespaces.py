@@ -39,7 +39,7 @@ def make_namespace(server, name):
     server.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
 
 
-def test_the_others_are_served_and_it_is_once_it_is_there(
+def test_an_absent_namespace_is_served_once_it_is_created(
     accounts, run_operator, api_server, api_namespace, absent_namespace
 ):
     def pods(namespace):

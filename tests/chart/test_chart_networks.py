@@ -17,11 +17,11 @@ def test_agents_reach_the_ports_that_addresses_name(render):
         ("http://proxy.example", [80, 443]),
     ],
 )
-def test_the_port_of_a_proxy_is_no_part_of_its_password(render, proxy, ports):
+def test_the_port_of_a_proxy_is_not_read_from_its_password(render, proxy, ports):
     assert _ports(_outside(render("default", f"proxy.https={proxy}"))) == ports
 
 
-def test_no_port_is_no_rule_and_not_every_port(render):
+def test_a_missing_port_adds_no_egress_rule(render):
     egress = _egress(render("namespaced"), "agents")
     assert len(egress) == 2
     assert {port for rule in egress for port in _ports(rule)} == {53, 8080}

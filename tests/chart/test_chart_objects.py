@@ -15,7 +15,7 @@ every_values = pytest.mark.parametrize("values", VALUES)
 
 
 @every_values
-def test_helm_finds_nothing_to_say(helm, values):
+def test_helm_lint_passes(helm, values):
     done = helm("lint", "--strict", str(CHART), "--values", str(Path(__file__).parent / "values" / f"{values}.yaml"))
     assert done.returncode == 0, done.stdout
 
@@ -37,7 +37,7 @@ def test_no_object_is_made_twice(render, values):
 
 
 @every_values
-def test_every_object_says_what_it_belongs_to(render, values):
+def test_every_object_has_the_recommended_labels(render, values):
     for made in render(values).objects:
         labels = made["metadata"]["labels"]
         assert labels["app.kubernetes.io/name"] == "dgym"
@@ -64,7 +64,7 @@ def test_images_have_tags_that_never_move(render, values):
 
 
 @every_values
-def test_only_what_asks_the_api_server_has_a_token(render, values):
+def test_only_pods_that_use_the_api_server_have_a_token(render, values):
     release = render(values)
     subjects = {subject["name"] for kind in ("RoleBinding", "ClusterRoleBinding") for each in release.of(kind)
                 for subject in each["subjects"]}  # fmt: skip
@@ -74,13 +74,13 @@ def test_only_what_asks_the_api_server_has_a_token(render, values):
 
 
 @every_values
-def test_services_do_not_leave_variables_that_look_like_settings(render, values):
+def test_pods_disable_environment_variables_of_services(render, values):
     for pod in render(values).pods:
         if pod["metadata"]["labels"]["app.kubernetes.io/component"] != "test":
             assert pod["spec"]["enableServiceLinks"] is False
 
 
-def test_what_is_mounted_exists_in_the_pod(render):
+def test_every_mount_has_a_volume(render):
     for values in VALUES:
         for pod in render(values).pods:
             volumes = [volume["name"] for volume in pod["spec"].get("volumes", ())]
@@ -90,7 +90,7 @@ def test_what_is_mounted_exists_in_the_pod(render):
 
 
 @every_values
-def test_an_agent_sees_no_key_of_its_pool(render, values):
+def test_agent_containers_do_not_mount_the_key_of_their_pool(render, values):
     for agents in _agents(render(values)):
         pod, suffix = agents["spec"], agents["metadata"]["labels"].get("dgym.dev/pool", "")
         secret = f"dgym-agent-keys-{suffix}".removesuffix("-")
@@ -106,7 +106,7 @@ def _agents(release):
     return pods
 
 
-def test_the_server_takes_all_of_it(render, api_server, api_namespace):
+def test_the_api_server_accepts_all_objects(render, api_server, api_namespace):
     # Monitors belong to another project. A plain API server does not have its definitions.
     objects = [
         {
@@ -168,7 +168,7 @@ def test_agent_pods_are_scaled_by_the_slots_in_use(render):
     assert not render("default").of("HorizontalPodAutoscaler")
 
 
-def test_keda_asks_prometheus_for_the_same(render):
+def test_the_keda_trigger_queries_the_slots_in_use(render):
     address = "agents.autoscaling.prometheusAddress=http://prometheus.monitoring:9090"
     release = render("autoscaled", "agents.autoscaling.type=keda", address)
     assert not release.of("HorizontalPodAutoscaler")

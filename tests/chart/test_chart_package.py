@@ -44,7 +44,7 @@ def test_helm_renders_the_package_as_the_chart(helm, source, tmp_path):
     assert (about["version"], about["appVersion"]) == (dgym.__version__, dgym.__version__)
 
 
-def test_images_of_a_release_come_from_its_registry(helm, source, tmp_path):
+def test_the_packaged_chart_uses_images_of_the_given_registry(helm, source, tmp_path):
     packaged = package(source, tmp_path / "one", registry="registry.example/team")
     text = helm("template", "dgym", str(packaged), "--namespace", "dgym-system").stdout
     images = {
@@ -62,7 +62,7 @@ def test_a_chart_of_another_version_is_refused(source, tmp_path):
         package(source, tmp_path / "one")
 
 
-def test_a_chart_that_helm_does_not_take_is_refused(helm, source, tmp_path):
+def test_a_chart_that_helm_rejects_is_refused(helm, source, tmp_path):
     (source / "charts" / "dgym" / "templates" / "broken.yaml").write_text("{{ fail `no` }}")
     with pytest.raises(ReleaseError, match="helm does not take the packaged chart"):
         package(source, tmp_path / "one")

@@ -18,7 +18,7 @@ def environment(pod):
     return {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
 
 
-def test_every_pool_is_a_deployment_with_secrets_models_and_results_of_its_own(render, pools):
+def test_each_pool_has_its_own_deployment_secrets_models_and_results(render, pools):
     release = render("pools")
     assert sorted(each["metadata"]["name"] for each in release.of("Deployment")) == [
         "dgym-agents-alpha",
@@ -38,7 +38,7 @@ def test_every_pool_is_a_deployment_with_secrets_models_and_results_of_its_own(r
     assert accounts == {"dgym-agents-alpha", "dgym-agents-others"}
 
 
-def test_operator_agents_and_readers_know_who_serves_which_namespace(render, pools):
+def test_operator_and_agent_pods_get_the_namespaces_of_each_pool(render, pools):
     (container,) = render("pools").one("Deployment", "dgym-operator")["spec"]["template"]["spec"]["containers"]
     variables = {each["name"]: each.get("value") for each in container["env"]}
     assert json.loads(variables["DGYM_OPERATOR_AGENT_POOLS"]) == [
@@ -57,7 +57,7 @@ def test_the_models_of_one_pool_open_no_port_to_another(render):
     assert 9999 not in ports("dgym-agents-alpha")
 
 
-def test_a_pool_with_models_of_its_own_has_none_of_the_others(render):
+def test_a_pool_mounts_only_its_own_models_if_it_configures_any(render):
     models = "agents.llmConfig.m.model=x"
     for own, secret in (
         ("existingSecret=own", "own"),
@@ -72,7 +72,7 @@ def test_a_pool_with_models_of_its_own_has_none_of_the_others(render):
             assert "model: x" not in release.one("Secret", secret)["stringData"]["llm.yaml"]
 
 
-def test_without_pools_name_and_selector_of_the_agents_are_as_ever(render):
+def test_without_pools_the_deployment_keeps_its_name_and_selector(render):
     agents = render("default").one("Deployment", "dgym-agents")
     assert agents["spec"]["selector"]["matchLabels"] == {
         "app.kubernetes.io/name": "dgym",

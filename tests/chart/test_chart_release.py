@@ -3,7 +3,7 @@
 import pytest
 
 
-def test_definitions_and_results_stay_unless_told_otherwise(render):
+def test_crds_and_results_are_kept_by_default(render):
     kept = {"helm.sh/resource-policy": "keep"}
     for crd in render("default").of("CustomResourceDefinition"):
         assert crd["metadata"]["annotations"] == kept
@@ -14,14 +14,14 @@ def test_definitions_and_results_stay_unless_told_otherwise(render):
     assert not claim["metadata"]["annotations"]
 
 
-def test_a_release_for_namespaces_makes_nothing_of_the_cluster(render):
+def test_a_namespaced_release_has_no_cluster_scoped_objects(render):
     release = render("namespaced")
     assert all("namespace" in each["metadata"] for each in release.objects)
     served = {role["metadata"]["namespace"] for role in release.of("Role")}
     assert served == {"team-a", "team-b", "dgym-system"}
 
 
-def test_the_operators_requests_have_a_share_of_the_api_server(render):
+def test_requests_of_the_operator_have_their_own_priority_level(render):
     release = render("default")
     (level,) = release.of("PriorityLevelConfiguration")
     account = {"name": "dgym-operator", "namespace": "dgym-system"}
@@ -35,7 +35,7 @@ def test_the_operators_requests_have_a_share_of_the_api_server(render):
     assert not render("default", "operator.api.fairness=false").of("FlowSchema")
 
 
-def test_no_hook_lies_in_a_served_namespace(render):
+def test_hooks_are_not_in_a_served_namespace(render):
     # A hook in a deleted namespace would stop the uninstallation: Helm stored the hooks when the namespace existed.
     hooks = [each for each in render("namespaced").objects if "helm.sh/hook" in each["metadata"].get("annotations", {})]
     deletion = [each for each in hooks if each["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"]
@@ -77,7 +77,7 @@ def test_a_second_release_in_the_namespace_is_refused_by_helm(render):
     assert same == ["dgym-results", "dgym-operator", "dgym-operator"]
 
 
-def test_agents_that_share_a_disk_of_one_node_are_replaced_one_after_the_other(render):
+def test_agent_pods_with_a_disk_of_one_node_use_the_strategy_recreate(render):
     assert render("default").one("Deployment", "dgym-agents")["spec"]["strategy"] == {"type": "Recreate"}
     assert "strategy" not in render("shared-volume").one("Deployment", "episodes-agents")["spec"]
 
@@ -95,7 +95,7 @@ def test_budgets_never_block_the_drain_of_a_node(render):
     ]
 
 
-def test_users_get_the_kinds_by_the_roles_they_have(render):
+def test_the_view_and_edit_roles_are_aggregated(render):
     roles = {role["metadata"]["name"].rpartition("-")[2]: role for role in render("default").of("ClusterRole")}
     assert "rbac.authorization.k8s.io/aggregate-to-view" in roles["view"]["metadata"]["labels"]
     assert "rbac.authorization.k8s.io/aggregate-to-edit" in roles["edit"]["metadata"]["labels"]
@@ -103,7 +103,7 @@ def test_users_get_the_kinds_by_the_roles_they_have(render):
     assert written == {"get", "list", "watch"}
 
 
-def test_who_views_a_namespace_reads_its_results_and_the_operator_may_ask_for_that_right(render):
+def test_the_view_role_reads_results_and_the_operator_may_review_access(render):
     release = render("production")
     roles = {role["metadata"]["name"].rpartition(":")[2]: role["rules"] for role in release.of("ClusterRole")}
     reading = {"apiGroups": ["dgym.dev"], "resources": ["episodes/results"], "verbs": ["get"]}
@@ -122,7 +122,7 @@ def test_who_views_a_namespace_reads_its_results_and_the_operator_may_ask_for_th
     assert not [role for role in render("default").of("Role") if role["metadata"]["name"] == "dgym-results-readers"]
 
 
-def test_without_roles_nothing_is_left_that_would_need_one(render):
+def test_without_roles_no_object_requires_a_role(render):
     # A hook without rights would fail. Then every uninstallation would fail.
     release = render("default", "rbac.create=false", "rbac.aggregate=false")
     kinds = {each["kind"] for each in release.objects}

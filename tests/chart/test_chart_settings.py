@@ -9,7 +9,7 @@ GIB = 1024**3
 
 
 @pytest.mark.parametrize("values", ["default", "production", "namespaced", "trial"])
-def test_the_operator_takes_its_environment(render, monkeypatch, values):
+def test_the_operator_accepts_the_variables_of_the_chart(render, monkeypatch, values):
     environment = _environment(render(values), "operator")
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
     assert {name for name in environment if name.startswith("DGYM_")} <= known
@@ -19,7 +19,7 @@ def test_the_operator_takes_its_environment(render, monkeypatch, values):
     assert Settings().network_policy == ("disabled" if values == "trial" else "required")
 
 
-def test_the_operator_learns_of_every_value(render, monkeypatch):
+def test_the_operator_reads_every_setting_from_the_chart(render, monkeypatch):
     for name, value in _environment(render("production"), "operator").items():
         monkeypatch.setenv(name, value)
     settings = Settings()
@@ -57,7 +57,7 @@ def test_the_operator_finds_its_agents_and_no_others(render):
     assert wanted["app.kubernetes.io/instance"] == "dgym-2"
 
 
-def test_agents_know_every_variable_of_theirs(render):
+def test_agent_pods_have_a_setting_for_every_variable_of_the_chart(render):
     from dgym.episodes.agent_pod import AgentPodSettings
 
     known = {f"DGYM_AGENT_{name.upper()}" for name in AgentPodSettings.model_fields}
@@ -65,7 +65,7 @@ def test_agents_know_every_variable_of_theirs(render):
         assert {name for name in _environment(render(values), "agent") if name.startswith("DGYM_")} <= known
 
 
-def test_without_a_collector_no_process_is_told_of_traces(render):
+def test_trace_variables_are_not_set_without_a_collector(render):
     for component in ("operator", "agent"):
         assert not [name for name in _environment(render("default"), component) if name.startswith("OTEL_")]
 
@@ -81,7 +81,7 @@ def test_the_headers_of_the_collector_come_from_a_secret(render, component):
     assert variables["OTEL_EXPORTER_OTLP_HEADERS"] == {"name": "OTEL_EXPORTER_OTLP_HEADERS", "valueFrom": secret}
 
 
-def test_agents_are_told_where_results_go(render):
+def test_agent_pods_get_the_location_of_the_results_store(render):
     assert _environment(render("default"), "agent")["DGYM_AGENT_RESULTS"] == "/var/lib/dgym/results"
     environment = _environment(render("production"), "agent")
     assert environment["DGYM_AGENT_RESULTS"] == "s3://results/dgym"

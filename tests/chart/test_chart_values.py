@@ -21,7 +21,7 @@ def test_definitions_and_table_are_those_of_structs_and_values():
     assert done.returncode == 0, f"{done.stdout}: run hack/chart.py {done.stderr}"
 
 
-def test_the_version_is_that_of_the_package():
+def test_chart_and_package_have_the_same_version():
     import dgym
 
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
@@ -116,7 +116,7 @@ def test_a_wrong_value_is_refused_with_a_reason(helm, change, reason):
         "results.persistence.size=1Pi",
     ],
 )
-def test_values_that_kubernetes_and_registries_take_are_taken(helm, change):
+def test_values_that_kubernetes_and_registries_accept_are_valid(helm, change):
     assert helm.template("--set", change).returncode == 0
 
 

@@ -76,7 +76,7 @@ def _install(system):
     )  # fmt: skip
 
 
-async def test_what_the_operator_made_goes_and_nothing_else(place, clean_up):
+async def test_only_objects_of_the_operator_are_removed(place, clean_up):
     system, team, other, former = place("system"), place("team"), place("other"), place("former")
     _install(system)
     system.pod("dgym-test", TEST_LABELS)
@@ -104,7 +104,7 @@ async def test_what_the_operator_made_goes_and_nothing_else(place, clean_up):
     assert other.names("apis/networking.k8s.io/v1/networkpolicies") == {"dgym-sandbox"}
 
 
-async def test_without_policies_the_served_namespaces_lose_their_sandboxes(place, clean_up):
+async def test_without_policies_sandboxes_of_served_namespaces_are_deleted(place, clean_up):
     system, team, other = place("system"), place("team"), place("other")
     for namespace in (team, other):
         namespace.pod("episode-1", SANDBOX_LABELS)
@@ -115,7 +115,7 @@ async def test_without_policies_the_served_namespaces_lose_their_sandboxes(place
     assert other.names("api/v1/pods") == {"episode-1"}
 
 
-async def test_it_may_be_repeated(place, clean_up):
+async def test_the_cleanup_can_run_twice(place, clean_up):
     system = place("system")
     _install(system)
     await clean_up(namespace=system.name)
@@ -135,7 +135,7 @@ async def test_a_served_namespace_that_is_gone_is_passed_over(
     assert "cannot be read and is left as it is" in caplog.text
 
 
-async def test_the_hook_may_do_all_of_it_and_nothing_more(place, clean_up, render, api_server):
+async def test_the_hook_has_exactly_the_rights_that_it_uses(place, clean_up, render, api_server):
     rules = [
         rule
         for kind, name in (("ClusterRole", "dgym-system:dgym-cleanup"), ("Role", "dgym-cleanup"))

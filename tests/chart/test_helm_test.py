@@ -72,7 +72,7 @@ def start(definitions, api_server, api_namespace, operator_port, tmp_path):
         program.communicate()
 
 
-def test_an_episode_that_is_resolved_is_a_success(start, api_server, api_namespace):
+def test_a_resolved_episode_passes_the_test(start, api_server, api_namespace):
     program = start()
     _finish(api_server, api_namespace, "Resolved", resolved=True, score=1, maxScore=1)
     output, _ = program.communicate(timeout=DEADLINE)
@@ -81,7 +81,7 @@ def test_an_episode_that_is_resolved_is_a_success(start, api_server, api_namespa
     assert not _episodes(api_server, api_namespace)
 
 
-def test_any_other_end_is_a_failure_that_says_why(start, api_server, api_namespace):
+def test_another_reason_fails_the_test_and_is_printed(start, api_server, api_namespace):
     program = start()
     _finish(api_server, api_namespace, "ImagePullFailed", message="no such image")
     output, _ = program.communicate(timeout=DEADLINE)
@@ -91,7 +91,7 @@ def test_any_other_end_is_a_failure_that_says_why(start, api_server, api_namespa
 
 
 @pytest.mark.attack("unenforced")
-def test_a_sandbox_that_reaches_the_pod_is_a_failure_whatever_its_outcome(start, api_server, api_namespace):
+def test_the_test_fails_if_the_sandbox_connects_to_the_test_pod(start, api_server, api_namespace):
     program = start()
     task = _begun(api_server, api_namespace)["spec"]["task"]
     (host, port), _ = places = json.loads(task["env"][0]["value"])
@@ -119,7 +119,7 @@ def test_a_sandbox_that_reaches_the_api_server_fails_the_test_of_its_episode(sta
     assert test in output
 
 
-def test_an_episode_that_reaches_nobody_passes_its_test(start, api_server, api_namespace):
+def test_the_task_passes_if_no_address_can_be_reached(start, api_server, api_namespace):
     start()
     task = _begun(api_server, api_namespace)["spec"]["task"]
     with socket.socket() as bound:
@@ -128,7 +128,7 @@ def test_an_episode_that_reaches_nobody_passes_its_test(start, api_server, api_n
         assert _run_test(task, nobody) == ""
 
 
-def test_where_policies_are_not_asked_for_the_network_is_not_tried(start, api_server, api_namespace):
+def test_without_network_policies_the_network_is_not_tested(start, api_server, api_namespace):
     program = start(TEST_NETWORK="false")
     assert "env" not in _begun(api_server, api_namespace)["spec"]["task"]
     _finish(api_server, api_namespace, "Resolved", resolved=True, score=1, maxScore=1)
@@ -140,7 +140,7 @@ def test_where_policies_are_not_asked_for_the_network_is_not_tried(start, api_se
     ("changes", "tried"),
     [((), "true"), (("sandboxes.networkPolicy=disabled",), "false"), (("test.networkPolicies=false",), "false")],
 )
-def test_the_chart_says_whether_the_network_is_tried(render, changes, tried):
+def test_the_value_decides_whether_the_network_is_tested(render, changes, tried):
     (container,) = render("default", *changes).one("Pod", "dgym-test")["spec"]["containers"]
     assert {each["name"]: each.get("value") for each in container["env"]}["TEST_NETWORK"] == tried
 

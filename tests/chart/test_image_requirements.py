@@ -21,7 +21,7 @@ IMAGES = {
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_what_is_imported_is_installed(image):
+def test_every_imported_distribution_is_in_the_requirements(image):
     text = (ROOT / "requirements" / f"{image}.txt").read_text()
     installed = {name.lower() for name in re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)}
     imported = {name for directory in IMAGES[image] for name in _imported(ROOT / directory)}

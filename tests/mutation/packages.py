@@ -8,7 +8,7 @@ separate processes that coverage does not measure.
 PACKAGES = {
     "operator/dgym_operator/controllers": (
         "tests/unit/operator/controllers",
-        "tests/simulation/test_simulation.py -k 'survive or failed_once'",
+        "tests/simulation/test_simulation.py -k 'end_correctly or failed_before'",
         "tests/unit/operator/actions tests/unit/operator/app -k 'reconcile or execute or assignment or children'",
     ),
     "dgym/session": (

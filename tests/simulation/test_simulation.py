@@ -19,13 +19,13 @@ def quiet(caplog):
 
 
 @pytest.mark.parametrize("first", range(0, 30, CHUNK))
-def test_episodes_survive_faults(first):
+def test_episodes_end_correctly_under_faults(first):
     failed = {schedule: found for schedule in map(draw, range(first, first + CHUNK)) if (found := play(schedule))}
     assert not failed, "\n".join(f"{shrink(schedule)}\n{found}" for schedule, found in failed.items())
 
 
 @pytest.mark.parametrize("first", range(0, 20, CHUNK))
-def test_sets_survive_their_users(first):
+def test_sets_end_correctly_under_actions_of_users(first):
     failed = {each: found for each in map(draw_users, range(first, first + CHUNK)) if (found := play(each))}
     assert not failed, "\n".join(f"{shrink(schedule)}\n{found}" for schedule, found in failed.items())
 
@@ -73,7 +73,7 @@ def test_a_schedule_is_deterministic(monkeypatch):
     assert len(first) > 50
 
 
-def test_a_good_episode_costs_the_same_whatever_the_network_does():
+def test_the_number_of_requests_does_not_depend_on_network_delays():
     """Check the number of requests of an episode without faults."""
     for seed in range(4):
         assert play(Schedule(seed, (), 0.0, ttl=10)) == []
@@ -86,7 +86,7 @@ def test_an_agent_that_never_stores_is_found():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_quota_is_used_and_not_tried_in_vain(seed):
+def test_a_full_quota_does_not_cause_refused_requests(seed):
     assert play(Schedule(seed, (), 0.0, ("agent",) * 12, 8, quota=3)) == []
 
 
@@ -132,5 +132,5 @@ REGRESSIONS = {
 
 
 @pytest.mark.parametrize("schedule", REGRESSIONS.values(), ids=REGRESSIONS)
-def test_what_failed_once(schedule):
+def test_schedules_that_failed_before(schedule):
     assert play(schedule) == []

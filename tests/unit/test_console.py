@@ -40,7 +40,7 @@ def completed():
         ("nothing ", []),
     ],
 )
-def test_completion_knows_tools_arguments_and_paths(completed, typed, offered):
+def test_completion_offers_tools_arguments_and_paths(completed, typed, offered):
     assert completed(typed) == offered
 
 
@@ -48,7 +48,7 @@ def test_every_command_of_the_completion_is_one_of_the_debugger():
     assert set(PDB_COMMANDS) <= COMMANDS - set(REFUSED)
 
 
-def test_history_is_private_and_optional(tmp_path, monkeypatch):
+def test_the_history_file_is_private_and_may_be_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     path = history_path()
     assert path is not None

@@ -24,7 +24,7 @@ async def test_one_at_a_time(tmp_path):
     assert len(waited) == 3
 
 
-async def test_waiting_has_an_end(tmp_path):
+async def test_waiting_for_a_lock_times_out(tmp_path):
     path = tmp_path / "work"
     async with hold_lock(path, waiting=list, timeout_seconds=60.0, error=SetupFailed):
         with pytest.raises(SetupFailed, match=r"another process has held .*work for 0 s"):

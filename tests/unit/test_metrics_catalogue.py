@@ -91,7 +91,7 @@ def sample(metrics, name, **labels):
     return metrics.registry.get_sample_value(name, labels)
 
 
-def test_a_tool_that_a_model_invents_makes_no_series_of_its_own():
+def test_unknown_tools_are_counted_as_other():
     metrics = agent_metrics()
     for number in range(50):
         call = ToolCall(tool=f"invented-{number}")
@@ -106,7 +106,7 @@ def test_a_tool_that_a_model_invents_makes_no_series_of_its_own():
     assert b"invented" not in metrics.text()
 
 
-def test_the_reset_is_no_step():
+def test_the_reset_does_not_count_as_a_step():
     metrics = agent_metrics()
     metrics.step_recorded(Step(seq=0, call=None, observation=Observation(text="")))
     assert sample(metrics, "dgym_agent_steps_total") == 0
@@ -128,7 +128,7 @@ def test_a_reply_counts_by_model():
     ("mode", "labels"),
     [("auto", ["n0", "n49", "_other"]), ("true", ["n0", "n49", "n50"]), ("false", ["", "", ""])],
 )
-def test_an_agent_pod_counts_by_namespace_as_the_mode_says(mode, labels):
+def test_metrics_of_agent_pods_are_labelled_by_namespace_according_to_the_mode(mode, labels):
     metrics = AgentMetrics(mode)
     reply = Exchange(sent=(), usage=TokenUsage(input_tokens=10, output_tokens=1, price="0.5"))
     namespaces = [f"n{number}" for number in range(51)]

@@ -12,19 +12,19 @@ def test_a_run_in_its_middle():
     assert str(pace) == "6 resolved, 2 unresolved, 2 failed · 4 active · 75 % resolved · 5.0/min · ETA 0:02:00"
 
 
-def test_before_the_first_end_nothing_is_known():
+def test_before_the_first_end_rates_are_unknown():
     pace = Pace(total=3, active=3, seconds=10.0)
     assert (pace.rate, pace.left_seconds, pace.resolve_rate) == (0.0, None, None)
     assert str(pace) == "0 resolved, 0 unresolved, 0 failed · 3 active"
 
 
-def test_at_the_end_nothing_is_left():
+def test_at_the_end_the_remaining_time_is_0():
     pace = Pace(total=2, resolved=2, finished_lately=2, seconds=0.5)
     assert pace.left_seconds == 0.0
     assert str(pace) == "2 resolved, 0 unresolved, 0 failed · 0 active · 100 % resolved"
 
 
-def test_failures_alone_are_no_resolve_rate_and_a_clock_set_back_no_rate():
+def test_without_scored_episodes_or_with_negative_time_there_is_no_rate():
     pace = Pace(total=2, failed=1, finished_lately=1, seconds=-5.0)
     assert (pace.resolve_rate, pace.rate, pace.left_seconds) == (None, 0.0, None)
 

@@ -36,7 +36,7 @@ def test_an_unknown_name_is_an_attribute_error():
         getattr(dgym, "Nothing")  # noqa: B009
 
 
-def test_importing_dgym_imports_nothing_heavy():
+def test_importing_dgym_does_not_import_slow_modules():
     heavy = {"msgspec", "yaml", "asyncio", "click", "rich"}
     code = f"import sys, dgym; print(sorted({heavy} & set(sys.modules)))"
     # Coverage imports many modules if it measures subprocesses.

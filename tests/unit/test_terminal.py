@@ -23,7 +23,7 @@ def assert_harmless(text):
 
 @given(HOSTILE)
 @example("\x1b]52;c;cm0gLXJmIC8=\x07")
-def test_printable_text_neither_drives_nor_deceives_a_terminal(text):
+def test_printable_text_has_no_terminal_escapes(text):
     assert_harmless(printable(text))
     assert_harmless(printable_line(text))
     assert "\n" not in printable_line(text)
@@ -35,7 +35,7 @@ def test_printable_text_neither_drives_nor_deceives_a_terminal(text):
         st.characters(exclude_categories=["C", "Z"], exclude_characters=f"{BIDI}{ZERO_WIDTH}", max_codepoint=0xFDFF)
     )
 )
-def test_what_people_write_is_kept(text):
+def test_ordinary_text_is_kept(text):
     kept = re.sub(r"[\u115f\u1160\u17b4\u17b5\u180b-\u180f]", "", text)
     assert printable(kept) == kept
 
@@ -51,12 +51,12 @@ def test_what_people_write_is_kept(text):
         ("\udc80", "\\udc80"),
     ],
 )
-def test_what_is_written_out(text, shown):
+def test_escapes_of_special_characters(text, shown):
     assert printable(text) == shown
 
 
 @given(st.recursive(HOSTILE.map(lambda text: text.encode("utf-8", "replace").decode()), st.lists, max_leaves=4))
-def test_json_loses_nothing(value):
+def test_printable_json_decodes_to_the_same_value(value):
     shown = printable_json(json.dumps(value, ensure_ascii=False))
     assert_harmless(shown)
     assert json.loads(shown) == value

@@ -24,7 +24,7 @@ BOMBS = {
 @pytest.mark.thorough
 @pytest.mark.attack("parsers")
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_toml_bomb_is_no_document(bomb):
+def test_a_toml_bomb_is_not_parsed(bomb):
     began = time.monotonic()
     assert parse_toml(BOMBS[bomb]) is None
     assert time.monotonic() - began < 12
@@ -32,7 +32,7 @@ def test_a_toml_bomb_is_no_document(bomb):
 
 @pytest.mark.thorough
 @pytest.mark.attack("parsers")
-def test_an_ini_bomb_is_no_document():
+def test_an_ini_bomb_is_not_parsed():
     assert parse_ini(b"[a]\n" + b"x\n" * 200_000) is None
 
 
@@ -54,7 +54,7 @@ def test_toml_is_what_the_library_reads(text):
     assert parse_toml(text.encode()) == expected
 
 
-def test_a_request_that_ends_the_program_costs_no_other_its_answer(tmp_path):
+def test_a_request_that_crashes_the_program_does_not_affect_other_requests(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import os\ndef answer(x):\n    return os._exit(1) if x == 1 else x * 10\n")
     assert ask(program, [0, 1, 2]) == [0, None, 20]

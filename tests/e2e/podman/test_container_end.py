@@ -81,7 +81,7 @@ async def test_stop_ends_everything(sandbox, ours):
         await sandbox.run("true")
 
 
-async def test_stop_that_is_given_up_goes_on(sandbox, ours):
+async def test_a_cancelled_stop_continues(sandbox, ours):
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(sandbox.stop(), 0.001)
     await sandbox.stop()
@@ -106,21 +106,21 @@ async def test_a_killed_container_is_a_lost_sandbox(sandbox, podman):
     await sandbox.stop()
 
 
-def test_nothing_outlives_a_killed_owner(owner, ours):
+def test_the_container_is_removed_if_its_owner_is_killed(owner, ours):
     process, name = owner
     assert name in ours()
     os.kill(process.pid, signal.SIGKILL)
     until(lambda: name not in ours())
 
 
-def test_ctrl_c_is_the_owners_to_act_on(owner, ours):
+def test_ctrl_c_removes_the_container_of_the_owner(owner, ours):
     process, name = owner
     os.killpg(process.pid, signal.SIGINT)
     process.wait(DEADLINE)
     until(lambda: name not in ours())
 
 
-def test_clean_removes_what_nobody_owns_and_nothing_else(owner, engine, podman, ours):
+def test_clean_removes_only_abandoned_containers(owner, engine, podman, ours):
     abandoned, foreign = "dgym-0000000000000001", f"dgym-foreign-{os.getpid()}"
     for name, label in ((abandoned, scope()), (foreign, "another machine")):
         arguments = ("--name", name, "--label", f"{LABEL}={label}", "--network", "none", "--entrypoint", "sleep")
@@ -142,7 +142,7 @@ def test_clean_removes_what_nobody_owns_and_nothing_else(owner, engine, podman, 
         podman("rm", "--force", "--time", "0", foreign)
 
 
-async def test_a_start_removes_what_nobody_owns(podman, ours, engine):
+async def test_a_start_removes_abandoned_containers(podman, ours, engine):
     abandoned = "dgym-0000000000000002"
     arguments = ("--name", abandoned, "--label", f"{LABEL}={scope()}", "--network", "none", "--entrypoint", "sleep")
     podman("run", "--rm", "--detach", *arguments, DEFAULT_IMAGE, "1000")

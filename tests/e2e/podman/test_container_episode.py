@@ -82,7 +82,7 @@ async def test_setup_and_build_commands_run_in_both_containers(engine, build):
         assert info["reason"] == "Resolved"
 
 
-async def test_what_the_agent_does_to_its_container_does_not_reach_the_verifier(engine):
+async def test_changes_of_the_agents_container_do_not_affect_the_verifier(engine):
     async with AsyncRepoEnv(task(), sandbox="container", engine=engine.flavor) as env:
         await env.reset()
         await env.step("bash mkdir -p ~/.local && echo 'import os; os._exit(0)' > /tmp/conftest.py; pip --version")
@@ -91,7 +91,7 @@ async def test_what_the_agent_does_to_its_container_does_not_reach_the_verifier(
         assert info["reason"] == "Unresolved"
 
 
-async def test_a_sandbox_that_dies_between_steps_is_replaced_and_the_next_step_is_not_blamed(engine, podman):
+async def test_a_sandbox_that_dies_between_steps_is_replaced_without_poisoning_a_step(engine, podman):
     async with AsyncRepoEnv(task(), sandbox="container", engine=engine.flavor) as env:
         await env.reset()
         await env.step(REPAIR)
@@ -102,7 +102,7 @@ async def test_a_sandbox_that_dies_between_steps_is_replaced_and_the_next_step_i
         assert info["reason"] == "Resolved"
 
 
-async def test_auto_takes_bubblewrap_for_tasks_without_an_image(engine):
+async def test_auto_chooses_bubblewrap_for_tasks_without_an_image(engine):
     if not bubblewrap_works():
         pytest.skip("bubblewrap does not work here")
     async with AsyncRepoEnv(task(), engine=engine.flavor) as env:
@@ -125,7 +125,7 @@ async def test_auto_takes_a_container_where_bubblewrap_does_not_work(engine, mon
         ({"source": None, "image": "some/image"}, {"sandbox": "bubblewrap"}, "the repository is in the image"),
     ],
 )
-async def test_what_does_not_fit_together_is_refused(engine, fields, options, message):
+async def test_incompatible_options_are_refused(engine, fields, options, message):
     async with AsyncRepoEnv(task(**fields), engine=engine.flavor, **options) as env:
         with pytest.raises(ManifestError, match=message):
             await env.reset()
@@ -143,7 +143,7 @@ spec:
 
 
 @pytest.mark.timeout(300)
-def test_bundled_tasks_are_resolved_in_containers_and_show_the_same_again(engine, tmp_path):
+def test_bundled_tasks_are_resolved_in_containers_and_replayed_without_differences(engine, tmp_path):
     (tmp_path / "set.yaml").write_text(SET)
     done = dgym(
         "run", "set.yaml", "--output", "json", "--sandbox", "container", "--engine", engine.flavor, cwd=tmp_path

@@ -54,14 +54,14 @@ async def test_is_an_ordinary_user_without_capabilities(sandbox):
     assert status["Seccomp"] == "2"
 
 
-async def test_the_runner_is_no_more_than_its_programs(sandbox):
+async def test_the_runner_has_the_user_and_capabilities_of_its_programs(sandbox):
     status = dict(line.split(":\t", 1) for line in (await output_of(sandbox, "cat /proc/1/status")).splitlines())
     assert status["Uid"].split() == ["1000"] * 4
     assert int(status["CapPrm"], 16) == int(status["CapEff"], 16) == 0
 
 
 @pytest.mark.attack("your-files")
-async def test_becomes_root_by_no_way(sandbox):
+async def test_a_program_cannot_become_root(sandbox):
     result = await sandbox.run(["python", "-c", "import os; os.setuid(0)"])
     assert "Operation not permitted" in result.text
     for path in ("/etc/passwd", "/opt/python/x", "/usr/bin/python3", "/proc/sys/kernel/core_pattern"):
@@ -79,14 +79,14 @@ async def test_cannot_change_the_runner(build, open_sandbox, in_place):
 
 
 @pytest.mark.attack("your-files")
-async def test_files_of_the_machine_stay_outside(sandbox, tmp_path):
+async def test_files_of_the_machine_are_not_visible(sandbox, tmp_path):
     (tmp_path / "secret").write_text("x")
     result = await sandbox.run(["cat", str(tmp_path / "secret")])
     assert "No such file or directory" in result.text
 
 
 @pytest.mark.attack("your-files")
-async def test_keys_of_the_machine_stay_outside(open_sandbox, monkeypatch):
+async def test_api_keys_of_the_machine_are_not_visible(open_sandbox, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     sandbox = await open_sandbox(environment={"COLOUR": "green"})
     environment = await output_of(sandbox, "env; cat /proc/1/environ | tr '\\0' '\\n'")
@@ -127,19 +127,19 @@ async def test_two_sandboxes_share_nothing(open_sandbox):
 
 
 @pytest.mark.attack("shared-objects")
-async def test_what_one_leaves_in_its_ipc_namespace_the_other_does_not_find(open_sandbox):
+async def test_ipc_objects_of_one_sandbox_are_not_visible_in_another(open_sandbox):
     first, second = await open_sandbox(), await open_sandbox()
     await output_of(first, ["python", "-c", LEAVE])
     assert await output_of(first, ["python", "-c", FOUND]) == f"found {COUNT}"
     assert await output_of(second, ["python", "-c", FOUND]) == "found 0"
 
 
-async def test_prints_the_same_in_every_container(open_sandbox):
+async def test_two_containers_print_the_same(open_sandbox):
     first, second = await open_sandbox(), await open_sandbox()
     question = "env | grep -v DGYM_TAG | sort; hostname; id; pwd; ls -a /tmp /home/agent /run/dgym | grep -v dgym-"
     assert await output_of(first, question) == await output_of(second, question)
 
 
-async def test_the_interpreter_is_the_images(sandbox):
+async def test_programs_run_with_the_interpreter_of_the_image(sandbox):
     version = await output_of(sandbox, ["python", "-c", "import sys, pytest; print(sys.prefix)"])
     assert version == "/opt/python" != sys.prefix

@@ -96,7 +96,7 @@ async def test_an_image_of_this_machine_is_never_pulled(engine):
         await ensure_image(engine, "localhost/nobody/has:this")
 
 
-async def test_the_default_image_says_how_to_build_it(engine, monkeypatch):
+async def test_a_missing_default_image_is_reported_with_the_build_command(engine, monkeypatch):
     monkeypatch.setattr("dgym.sandbox.container._engine.DEFAULT_IMAGE", f"{DEFAULT_IMAGE}-absent")
     with pytest.raises(SandboxStartFailed, match="build it with 'make images'"):
         await ensure_image(engine, f"{DEFAULT_IMAGE}-absent")

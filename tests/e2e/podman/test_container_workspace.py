@@ -16,7 +16,7 @@ async def output_of(sandbox, command):
     return result.text.strip()
 
 
-async def test_a_delivered_repository_gets_an_empty_workspace_of_its_own(open_sandbox, build):
+async def test_a_delivered_repository_gets_an_empty_workspace(open_sandbox, build):
     image = build("baked", BAKED)
     sandbox = await open_sandbox(image, workspace="/testbed")
     assert await output_of(sandbox, "ls -A /testbed") == ""
@@ -88,7 +88,7 @@ async def test_a_workspace_over_the_system_is_refused(open_sandbox):
         await open_sandbox(workspace="/usr")
 
 
-async def test_volumes_that_the_image_declares_are_writable_and_go(open_sandbox, build, podman):
+async def test_volumes_of_the_image_are_writable_and_removed_with_the_container(open_sandbox, build, podman):
     before = podman("volume", "ls", "--quiet").split()
     sandbox = await open_sandbox(build("volume", "USER 0\nVOLUME /workspace\n"))
     assert await output_of(sandbox, "touch x; ls") == "x"

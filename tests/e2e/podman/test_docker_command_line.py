@@ -79,7 +79,7 @@ async def test_a_container_of_docker_is_a_sandbox(docker, dockers_sandbox, ours)
         await dockers_sandbox.run("true")
 
 
-async def test_what_nobody_owns_is_removed_by_docker_too(docker, podman, dockers_sandbox, ours):
+async def test_docker_removes_abandoned_containers(docker, podman, dockers_sandbox, ours):
     abandoned = "dgym-0000000000000003"
     arguments = ("--name", abandoned, "--label", f"{LABEL}={scope()}", "--network", "none", "--entrypoint", "sleep")
     podman("run", "--rm", "--detach", *arguments, DEFAULT_IMAGE, "1000")

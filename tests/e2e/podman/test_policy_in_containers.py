@@ -15,7 +15,7 @@ async def environment(engine):
 
 
 @pytest.mark.parametrize("route", policy.SHELL)
-async def test_no_shell_command_in_a_container_carries_a_protected_change(environment, route):
+async def test_protected_changes_by_a_shell_in_a_container_are_not_in_the_patch(environment, route):
     await policy.carries_nothing_protected(environment, policy.SHELL[route])
 
 

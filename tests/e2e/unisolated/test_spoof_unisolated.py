@@ -19,7 +19,7 @@ async def test_an_honest_repair_without_a_sandbox_is_resolved(repair):
 
 @pytest.mark.attack("protected-files")
 @pytest.mark.parametrize("route", policy.SHELL)
-async def test_no_shell_command_without_a_sandbox_carries_a_protected_change(route):
+async def test_protected_changes_by_a_shell_without_a_sandbox_are_not_in_the_patch(route):
     async with policy.open_environment("none") as environment:
         await environment.reset()
         await policy.carries_nothing_protected(environment, policy.SHELL[route])

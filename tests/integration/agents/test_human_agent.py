@@ -120,7 +120,7 @@ def test_the_end_of_the_input_cancels_the_episode(folder, text):
     assert (folder / "results").is_dir()
 
 
-def test_what_a_program_prints_does_not_drive_the_terminal(folder):
+def test_terminal_escapes_of_programs_are_printed_as_text(folder):
     done = piped(folder, "bash printf '\\033[2Jwiped\\007' | tee odd.txt\nview odd.txt\nquit\n")
     assert "\nwiped\\x07" in done.stdout
     assert "\\x1b[2Jwiped\\x07" in done.stdout

@@ -74,7 +74,7 @@ async def test_each_exchange_records_the_raw_arguments_and_the_digest_of_the_too
     assert first["toolsDigest"] == last["toolsDigest"]
 
 
-async def test_the_digest_of_a_prompt_follows_its_template_and_what_it_includes(play, tmp_path):
+async def test_the_digest_of_a_prompt_covers_its_template_and_included_templates(play, tmp_path):
     (tmp_path / "own.j2").write_text('{% include "part.j2" %}')
     digests = []
     for number, part in enumerate(("One.", "Two.", "Two.")):

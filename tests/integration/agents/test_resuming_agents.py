@@ -49,7 +49,7 @@ async def resume(env, first, earlier_replies, server, tmp_path, exchanges=(), **
     return listened
 
 
-async def test_an_agent_goes_on_where_a_driver_without_a_model_left_a_living_session(new_task, tmp_path):
+async def test_an_agent_continues_a_session_that_a_driver_without_a_model_began(new_task, tmp_path):
     server = FakeOpenAI(script=SOLUTION)
     async with server, AsyncRepoEnv(new_task(), sandbox="none", python=bare_python()) as env:
         first, _ = await env.reset()
@@ -99,7 +99,7 @@ async def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("after", range(1, 9))
-async def test_another_worker_goes_on_with_the_same_messages(new_task, tmp_path, whole, after):
+async def test_another_agent_pod_continues_with_the_same_messages(new_task, tmp_path, whole, after):
     first_half, second_half = (FakeOpenAI(script=LONG_SCRIPT) for _ in range(2))
     async with first_half, second_half, AsyncRepoEnv(new_task(), sandbox="none", python=bare_python()) as env:
         first, _ = await env.reset()
@@ -140,7 +140,7 @@ def normalized(body):
 
 
 @pytest.mark.parametrize("limit", [2, 3])
-async def test_replies_without_a_call_are_counted_across_workers(new_task, tmp_path, limit):
+async def test_replies_without_a_call_are_counted_across_agent_pods(new_task, tmp_path, limit):
     server = FakeOpenAI(script=[PROSE])
     async with server, AsyncRepoEnv(new_task(), sandbox="none", python=bare_python()) as env:
         first, _ = await env.reset()

@@ -67,7 +67,7 @@ def test_a_benchmark_is_debugged_and_solved(tmp_path):
         assert "pdb" in [call["tool"] for call in called]
 
 
-def test_a_set_stops_when_its_cost_limit_is_spent_and_goes_on_with_a_higher_one(tmp_path, run):
+def test_a_set_stops_at_its_cost_limit_and_continues_with_a_higher_limit(tmp_path, run):
     looks = Answer(calls=(Call("listdir", {}),))
     tasks = "set.tasks=[{name: sheet-undo}, {name: timesheet}, {name: formula}]"
     limits = "-p", "agent.maxSteps=1", "-p", "set.parallelism=1", "-p", tasks
@@ -135,7 +135,7 @@ def test_the_patch_is_applied_after_a_question(repository, run):
         (["repository", "--agent", "debug_agent", "--llm-config", "no.yaml"], "no.yaml"),
     ],
 )
-def test_what_cannot_run_is_said_before_anything_runs(repository, tmp_path, arguments, complaint):
+def test_problems_are_reported_before_an_episode_runs(repository, tmp_path, arguments, complaint):
     (tmp_path / "llm.yaml").write_text('m: {model: x, endpoint: "http://127.0.0.1:9/v1", api_key: k}\n')
     models = {"LLM_CONFIG_FILE_PATH": str(tmp_path / "llm.yaml")}
     done = dgym("run", *arguments, cwd=tmp_path, environment={**os.environ, **models})
@@ -156,7 +156,7 @@ def spawn(tmp_path, *arguments, **environment):
     )
 
 
-def test_a_person_can_take_the_models_place(repository, tmp_path):
+def test_a_person_can_act_as_the_model(repository, tmp_path):
     child = spawn(tmp_path, "--agent", "rewrite_agent", "-v", "-p", "agent.model=human")
     child.expect("You are a debugging agent")
     child.expect("model>")

@@ -71,7 +71,7 @@ async def test_the_story_shows_the_whole_request_of_a_step(play):
                 assert f"call {call['function']['name']}: {call['function']['arguments']}" in done.output
 
 
-async def test_a_compaction_is_seen_in_the_request_after_it(play, new_task):
+async def test_the_next_request_shows_a_compaction(play, new_task):
     long = {"path": "long.txt", "content": "\n".join(f"line {number} of a long file" for number in range(3_000))}
     task = new_task(source={"files": [long]}, entrypoint="python -c 1")
     read = [
@@ -104,7 +104,7 @@ async def test_a_compaction_is_seen_in_the_request_after_it(play, new_task):
         {"tools": [{"type": "function", "function": {"name": "a", "unknown": {}}}]},
     ],
 )
-def test_the_check_by_the_schema_finds_what_it_does_not_have(change):
+def test_the_schema_rejects_unknown_fields(change):
     good = {"model": "m", "messages": [{"role": "assistant", "content": "a", "reasoning_content": "b"}]}
     check_request(good)
     with pytest.raises(pydantic.ValidationError):

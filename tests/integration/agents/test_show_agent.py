@@ -97,7 +97,7 @@ def test_every_form_of_a_request_is_shown(dgym, settings):
     assert "\nadd() is wrong: 2 + 3 ≠ 5." in shown.stdout
 
 
-def test_what_cannot_be_shown_has_a_reason(dgym, tmp_path):
+def test_a_request_that_cannot_be_shown_is_reported_with_the_reason(dgym, tmp_path):
     (tmp_path / "broken.yaml").write_text(f"{TASK}  setupCommands: [exit 3]\n")
     with FakeOpenAI().in_thread() as server:
         solution = dgym(server, "agent", "show", "solution")

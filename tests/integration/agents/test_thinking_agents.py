@@ -59,7 +59,7 @@ def test_the_debug_agent_sees_everything_and_repairs_the_bug(solved):
         assert words in played.narrated
 
 
-def test_the_trajectory_tells_what_was_said_used_and_paid(solved, monkeypatch):
+def test_the_trajectory_records_replies_tokens_and_prices(solved, monkeypatch):
     played = solved
     exchanges = [step["exchanges"] for step in played.steps]
     assert [len(each) for each in exchanges] == [1] * 5
@@ -79,7 +79,7 @@ def test_the_trajectory_tells_what_was_said_used_and_paid(solved, monkeypatch):
     ]
 
 
-async def test_the_rewrite_agent_never_hears_of_pdb_and_its_prompt_differs_in_the_debugger_alone(play, solved):
+async def test_prompts_of_the_rewrite_agent_and_the_debug_agent_differ_only_in_pdb(play, solved):
     played = await play(FakeOpenAI(script=[LOOK, GO, REPAIR, SUBMIT]), "rewrite_agent")
     assert played.result.resolved
     debug, rewrite = solved.requests[0], played.requests[0]
@@ -96,7 +96,7 @@ async def test_the_rewrite_agent_never_hears_of_pdb_and_its_prompt_differs_in_th
         assert tool["parameters"].keys() == offered[0][name]["parameters"].keys()
 
 
-async def test_pdb_is_not_there_until_enough_rewrites_were_made(play):
+async def test_pdb_is_available_after_the_configured_number_of_rewrites(play):
     script = [comment(1), GO, comment(2), BREAK, GO, SUBMIT]
     played = await play(FakeOpenAI(script=script), "debug_5_agent", parameters={"rewrites_before_pdb": 2})
     assert "pdb" not in json.dumps(played.requests[0]) + json.dumps(played.requests[1])
@@ -109,7 +109,7 @@ async def test_pdb_is_not_there_until_enough_rewrites_were_made(play):
     assert {"name": "pdb", "options": {"afterRewrites": 2}} in played.lines[0]["tools"]
 
 
-async def test_a_model_sees_its_own_mistakes_and_goes_on(play):
+async def test_mistakes_of_the_model_are_reported_to_it_and_the_episode_continues(play):
     mistakes = {
         "no_call": "Your reply had text, but it called no tool",
         "malformed_arguments": "cannot be read: The arguments of `view` are not valid JSON",
@@ -128,7 +128,7 @@ async def test_a_model_sees_its_own_mistakes_and_goes_on(play):
         assert answer in str(request["messages"][-1]["content"])
 
 
-async def test_calls_of_a_reply_are_made_in_order_up_to_the_one_that_ends_the_episode_and_each_is_answered(play):
+async def test_calls_of_a_reply_are_made_in_order_until_the_episode_ends(play):
     calls = (*LOOK.calls, Call("view", "{"), *BREAK.calls, *GO.calls, *REPAIR.calls)
     played = await play(FakeOpenAI(script=[Answer(calls=calls), Answer(calls=(*SUBMIT.calls, *LOOK.calls))]))
     assert (played.result.resolved, played.result.steps) == (True, 6)
@@ -152,7 +152,7 @@ TEXT_FORMS = [
 
 
 @pytest.mark.parametrize("tool_calling", ["native", "text"])
-async def test_a_call_that_is_all_of_a_reply_is_understood_in_every_form(play, tool_calling):
+async def test_a_reply_that_is_only_a_call_is_parsed_in_every_form(play, tool_calling):
     server = FakeOpenAI(script=[*(Answer(text=content) for content in TEXT_FORMS), REPAIR, SUBMIT])
     played = await play(server, settings={"tool_calling": tool_calling})
     assert (played.result.resolved, played.result.steps) == (True, len(TEXT_FORMS) + 2)
@@ -165,7 +165,7 @@ async def test_a_call_that_is_all_of_a_reply_is_understood_in_every_form(play, t
         assert "total -= b" in answer["content"], content
 
 
-async def test_the_text_form_is_taught_in_text_mode_alone(play, solved):
+async def test_the_text_form_is_explained_only_with_tool_calling_text(play, solved):
     assert not re.findall("<call>|As one line of text", json.dumps(solved.requests))
     text = await play(FakeOpenAI(script=SOLUTION), settings={"tool_calling": "text"})
     assert text.result.resolved
@@ -174,7 +174,7 @@ async def test_the_text_form_is_taught_in_text_mode_alone(play, solved):
 
 
 @pytest.mark.parametrize("tool_calling", ["native", "text"])
-async def test_a_tool_that_becomes_available_changes_nothing_that_was_sent(play, tool_calling):
+async def test_a_new_tool_does_not_change_earlier_messages(play, tool_calling):
     script = [comment(1), LOOK, comment(2), BREAK, GO, SUBMIT]
     played = await play(
         FakeOpenAI(script=script),
@@ -192,7 +192,7 @@ async def test_a_tool_that_becomes_available_changes_nothing_that_was_sent(play,
 
 
 @pytest.mark.parametrize("reasoning", ["return", "drop"])
-async def test_reasoning_goes_back_as_it_was_received(play, reasoning):
+async def test_reasoning_is_sent_back_unchanged(play, reasoning):
     details = [{"type": "reasoning.encrypted", "data": "c2VjcmV0"}]
     look = Answer(reasoning=" What?\n", text=" I look.", calls=LOOK.calls, extra={"reasoning_details": details})
     played = await play(FakeOpenAI(script=[look, REPAIR, SUBMIT]), settings={"reasoning": reasoning})
@@ -246,7 +246,7 @@ async def test_replies_without_a_valid_call_by_the_responses_api(play):
     assert grows(played.requests)
 
 
-async def test_reasoning_is_neither_asked_for_nor_returned_where_it_is_dropped(play):
+async def test_with_reasoning_drop_reasoning_is_not_requested_or_sent_back(play):
     played = await play(FakeOpenAI(script=SOLUTION), settings={**RESPONSES, "reasoning": "drop"})
     assert played.result.resolved
     assert "include" not in played.requests[0]
@@ -294,7 +294,7 @@ def grows(requests):
     return all(later.startswith(earlier) for earlier, later in pairs)
 
 
-async def test_a_model_never_sees_the_faults_of_the_infrastructure(play):
+async def test_failures_of_requests_are_not_in_the_conversation(play):
     faults = ["server_error", "reset", "not_json", "rate_limit"]
     played = await play(FakeOpenAI(script=SOLUTION, faults=faults), settings={"max_tries": 6})
     assert (played.result.resolved, played.result.steps) == (True, 5)
@@ -338,7 +338,7 @@ async def test_an_observation_that_is_too_long_is_cut_and_sent_again(play, new_t
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_old_observations_make_room_when_the_context_is_full(play, new_task, known):
+async def test_old_observations_are_removed_when_the_context_is_full(play, new_task, known):
     read = LONG_READ
     server = FakeOpenAI(script=[*read, SUBMIT], context_limit=12_000)
     settings = {"context_limit": 12_000} if known else {}
@@ -384,7 +384,7 @@ async def test_a_prompt_that_cannot_be_cut_further_is_sent_once(play):
         (["refusal"] * 3, EndReason.NO_TOOL_CALL),
     ],
 )
-async def test_an_agent_that_cannot_go_on_is_scored_on_its_workspace(play, faults, reason):
+async def test_an_episode_whose_agent_cannot_continue_is_scored(play, faults, reason):
     repaired = FakeOpenAI(script=[REPAIR, LOOK], faults=[None, *faults])
     played = await play(repaired)
     assert played.result.resolved, played.result
@@ -448,7 +448,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("tool_calling", ["native", "text"])
-async def test_the_arm_without_a_debugger_reads_nothing_about_one(play, tool_calling):
+async def test_requests_of_the_arm_without_a_debugger_do_not_mention_a_debugger(play, tool_calling):
     # The manifest lists pdb, like a manifest for both arms.
     tools = ["pdb", "listdir", "view", "grep", "eval", "rewrite", "bash", "submit"]
     script = [*CONTROL[:-1], *WRONG, SUBMIT]
@@ -524,7 +524,7 @@ async def test_limits_end_the_episode(play, limit):
     assert played.result.steps == 2
 
 
-async def test_evaluations_are_the_users_choice(play):
+async def test_automatic_evaluations_can_be_disabled(play):
     parameters = {"evalOnReset": False, "evalOnRewrite": False, "treeDepth": 0}
     played = await play(FakeOpenAI(script=[LOOK, comment(1), SUBMIT]), parameters=parameters)
     assert "First run of the tests" not in json.dumps(played.requests)
@@ -562,7 +562,7 @@ ANY = st.sampled_from(
     api=st.sampled_from(["chat", "responses"]),
     number=st.uuids(),
 )
-async def test_every_request_begins_with_the_one_before(play, script, agent, tool_calling, api, number):
+async def test_every_request_extends_the_previous_request(play, script, agent, tool_calling, api, number):
     parameters = {"maxIdleReplies": 9} | ({"rewritesBeforePdb": 1} if agent == "debug_5_agent" else {})
     played = await play(
         FakeOpenAI(script=[*script, SUBMIT]),
@@ -607,7 +607,7 @@ def without_place(text):
     return re.sub(r"files-\w+", "files", normalize(text))
 
 
-async def test_a_slow_model_holds_up_no_other_episode_of_the_process(play, tmp_path):
+async def test_a_slow_model_does_not_delay_other_episodes_of_the_process(play, tmp_path):
     slow = asyncio.create_task(play(FakeOpenAI(script=[LOOK], latency=600), name="slow"))
     fast = await play(FakeOpenAI(script=SOLUTION), name="fast")
     assert fast.result.resolved

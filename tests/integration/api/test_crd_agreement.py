@@ -121,7 +121,7 @@ def lenient(spec, kind):
 
 
 @pytest.mark.parametrize("kind", STRUCTS)
-def test_the_same_is_refused_and_the_rest_means_the_same(kinds, api_namespace, kind):
+def test_the_api_server_and_dgym_accept_the_same_specs_with_the_same_meaning(kinds, api_namespace, kind):
     taken = refused = 0
     for spec in specs(kind):
         manifest = kinds.manifest(kind, spec)
@@ -203,13 +203,13 @@ def test_a_status_is_bounded_too(kinds, api_namespace, kind):
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
-def test_examples_are_taken(kinds, api_namespace, path):
+def test_the_api_server_accepts_the_examples(kinds, api_namespace, path):
     for resource in loads(path.read_text()):
         _is_taken(kinds, api_namespace, resource)
 
 
 @pytest.mark.parametrize("name", bundled())
-def test_bundled_benchmarks_are_taken(kinds, api_namespace, name):
+def test_the_api_server_accepts_the_bundled_benchmarks(kinds, api_namespace, name):
     for resource in (*load_bundled(name), episode_set(name)):
         _is_taken(kinds, api_namespace, resource)
 

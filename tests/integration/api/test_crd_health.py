@@ -99,7 +99,7 @@ def stored(kinds, api_namespace):
     return [store(number, kind, status) for number, (kind, status, _) in enumerate(CASES)]
 
 
-def test_kstatus_says_what_a_person_would(stored):
+def test_kstatus_reports_the_expected_status(stored):
     program = built("kstatus")
     objects = json.dumps({"apiVersion": "v1", "kind": "List", "items": stored})
     done = subprocess.run([program], input=objects, capture_output=True, text=True, check=True, timeout=60)
@@ -107,7 +107,7 @@ def test_kstatus_says_what_a_person_would(stored):
     assert [*zip(_names(), statuses, strict=True)] == [*zip(_names(), (case[2] for case in CASES), strict=True)]
 
 
-def test_argo_cd_says_the_same(stored):
+def test_argo_cd_reports_the_expected_health(stored):
     found = [argo_health(each)["status"] for each in stored]
     assert [*zip(_names(), found, strict=True)] == [*zip(_names(), map(_in_argo_cd, CASES), strict=True)]
 

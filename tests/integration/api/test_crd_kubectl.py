@@ -51,7 +51,7 @@ def test_columns_of_episodes(kinds, kubectl, api_namespace):
     assert kubectl("get", "dge").splitlines()[0].split() == ["NAME", "REASON", "RESOLVED", "STEPS", "AGE"]
 
 
-def test_everything_of_dgym_is_one_category(kinds, kubectl, api_namespace):
+def test_kubectl_get_dgym_lists_all_kinds(kinds, kubectl, api_namespace):
     kinds.create(api_namespace, kinds.manifest("DebugTask", {"image": "example.com/calc:1"}, "calc"))
     kinds.create(api_namespace, kinds.manifest("EpisodeSet", {"tasks": [{"name": "calc"}]}, "many"))
     lines = [line.split() for line in kubectl("get", "dgym").splitlines() if line]
@@ -93,7 +93,7 @@ def test_two_owners_apply_parts_of_a_set(kinds, kubectl):
     assert (stored["parallelism"], stored["tasks"]) == (3, [{"name": "a"}, {"name": "b"}])
 
 
-def test_a_reason_that_is_waited_for_is_told_apart_from_a_final_one(kinds, kubectl, api_namespace):
+def test_field_selectors_distinguish_a_temporary_from_a_final_reason(kinds, kubectl, api_namespace):
     for name, state in (("waits", "Waiting"), ("over", "Finished")):
         kinds.create(api_namespace, kinds.manifest("Episode", EPISODE, name))
         status = {"reason": "Unschedulable", "state": state}

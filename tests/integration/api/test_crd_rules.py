@@ -134,7 +134,7 @@ def test_a_broken_rule_is_named(refused, kind, spec, field, message):
     assert f"{field}: Invalid value: {message}" in refused(kind, spec)
 
 
-def test_rules_of_a_task_hold_inside_an_episode_too(refused):
+def test_rules_of_a_task_apply_to_inline_tasks(refused):
     assert refused("Episode", {"task": inline()}) == [
         "spec.task.source.files[0]: Invalid value: give exactly one of content and contentBase64"
     ]
@@ -150,7 +150,7 @@ def test_rules_of_a_task_hold_inside_an_episode_too(refused):
         ("EpisodeSet", {**TASKS, "template": AGENT, "arms": [{"name": "a"}, {"name": "a"}]}, "spec.arms[1]"),
     ],
 )
-def test_what_is_named_twice_is_a_duplicate(refused, kind, spec, field):
+def test_duplicate_items_are_refused(refused, kind, spec, field):
     (cause, *_) = refused(kind, spec)
     assert cause.startswith(f"{field}: Duplicate value")
 
@@ -211,7 +211,7 @@ def changed(kinds, api_namespace):
         ("podOverrides", REF, {"labels": {"a": "b"}}),
     ],
 )
-def test_an_episode_stays_what_it_is(changed, field, spec, change):
+def test_fields_of_an_episode_cannot_be_changed(changed, field, spec, change):
     assert changed("Episode", spec, {field: change}) == [
         f"spec.{field}: Invalid value: {UNCHANGEABLE.format('Episode')}"
     ]
@@ -240,13 +240,13 @@ def test_an_episode_keeps_its_kind_of_task(changed):
         ("priority", TASKS, 1),
     ],
 )
-def test_a_set_stays_what_it_is(changed, field, spec, change):
+def test_fields_of_a_set_cannot_be_changed(changed, field, spec, change):
     assert changed("EpisodeSet", spec, {field: change}) == [
         f"spec.{field}: Invalid value: {UNCHANGEABLE.format('EpisodeSet')}"
     ]
 
 
-def test_a_task_stays_what_it_is(changed):
+def test_a_task_cannot_be_changed(changed):
     (cause,) = changed("DebugTask", {"instructions": "a"}, {"instructions": "b"})
     remedy = "create a DebugTask with another name, or delete this DebugTask first"
     assert cause == f"spec: Invalid value: a DebugTask cannot be changed; {remedy}"
@@ -263,12 +263,12 @@ def test_a_task_stays_what_it_is(changed):
           "ttlSecondsAfterFinished": 5}),
     ],
 )  # fmt: skip
-def test_what_may_change(changed, kind, spec, patch):
+def test_fields_that_can_be_changed(changed, kind, spec, patch):
     assert changed(kind, spec, patch) is None
 
 
 @pytest.mark.parametrize(("kind", "spec"), [("Episode", REF), ("EpisodeSet", TASKS)])
-def test_a_cancellation_stands(changed, kind, spec):
+def test_a_cancellation_cannot_be_undone(changed, kind, spec):
     assert changed(kind, {**spec, "cancel": True}, {"cancel": False}) == [
         "spec.cancel: Invalid value: false: cancel cannot be undone; it stays true"
     ]

@@ -91,7 +91,7 @@ def test_no_process_is_left_behind_when_the_user_dies(tmp_path: Path) -> None:
     assert not (tmp_path / "server" / "etcd").exists()
 
 
-def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_binaries_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -99,7 +99,7 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         start_api_server(tmp_path / "server")
 
 
-def test_tests_that_need_a_server_say_why_they_are_skipped(tmp_path: Path) -> None:
+def test_tests_without_a_server_are_skipped_with_the_reason(tmp_path: Path) -> None:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "KUBEBUILDER", "DGYM"))
     }

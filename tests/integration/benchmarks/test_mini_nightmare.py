@@ -63,7 +63,7 @@ def expected(*, solved):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("solved", [False, True], ids=["before", "after"])
-def test_named_tests_and_no_others_tell_the_fault(tmp_path, solved):
+def test_only_the_named_tests_fail_before_the_solution(tmp_path, solved):
     assert outcomes(tmp_path, solved=solved) == expected(solved=solved)
 
 
@@ -86,7 +86,7 @@ def test_unknown_names():
 
 
 @each_task
-def test_a_repository_holds_no_answer_and_runs_on_python_3_8(task):
+def test_a_repository_does_not_contain_the_solution_and_supports_python_3_8(task):
     files = repository(task, solved=False)
     assert files[".debugreadonly"] == b"tests/\n"
     assert not [path for path in files if path.endswith((".yaml", ".jsonl", ".pyc"))]
@@ -100,7 +100,7 @@ def test_a_repository_holds_no_answer_and_runs_on_python_3_8(task):
 
 
 @each_task
-def test_a_walkthrough_looks_before_it_repairs(task):
+def test_a_walkthrough_uses_pdb_before_it_rewrites(task):
     calls = walkthrough(task.metadata.name)
     tools = [call.tool for call in calls]
     commands = [call.arguments["command"] for call in calls if call.tool == "pdb"]

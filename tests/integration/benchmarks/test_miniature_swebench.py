@@ -38,7 +38,7 @@ def mini(tmp_path_factory):
     return run, root
 
 
-def test_the_gold_patch_resolves_and_what_is_left_out_stays_known(mini):
+def test_the_gold_patch_resolves_and_the_number_of_excluded_tasks_is_recorded(mini):
     run, root = mini
     health = root / "cache" / "dgym" / "benchmarks" / "mini" / "test.health.json"
     add_health(health, [TaskHealth(instance="mini__coins-3", state="Flaky", message="test_show")])
@@ -62,7 +62,7 @@ def test_the_gold_patch_resolves_and_what_is_left_out_stays_known(mini):
     assert "mini-test: 1 task of the benchmark left out (1 Flaky)." in report.output
 
 
-async def test_an_empty_patch_does_not_and_the_tests_are_nobody_elses(mini):
+async def test_an_empty_patch_does_not_resolve_and_the_agent_cannot_change_the_tests(mini):
     run, root = mini
     done = run("render", "mini", "--repositories", root, "--output", "out", "--filter", "mini__coins-1")
     assert done.returncode == 0, done.stderr
@@ -81,7 +81,7 @@ async def test_an_empty_patch_does_not_and_the_tests_are_nobody_elses(mini):
     }
 
 
-def test_nothing_of_the_future_is_left_in_a_repository(tmp_path):
+def test_later_commits_are_removed_from_a_repository(tmp_path):
     rows = make_repository(tmp_path)
     repository = tmp_path / "mini__coins"
     future = git(repository, "rev-parse", "HEAD").strip()

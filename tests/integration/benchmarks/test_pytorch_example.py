@@ -35,14 +35,14 @@ def python():
     return given
 
 
-def test_the_solution_is_of_the_files_that_are_there(task):
+def test_the_solution_applies_to_the_files_of_the_example(task):
     root = MANIFEST.parent / "regression"
     files = {path.name: FileVersion(path.read_bytes()) for path in root.glob("*.py")}
     changed = apply_patch(task.spec.solution, files.get)
     assert b"squeeze" in changed["model.py"].data
 
 
-async def test_pdb_shows_the_shape_that_no_error_tells(task, python):
+async def test_pdb_shows_the_wrong_shape_that_causes_no_error(task, python):
     async with AsyncRepoEnv(task, python=python) as env:
         await env.reset()
         for command in ("b train.py:10", "c"):

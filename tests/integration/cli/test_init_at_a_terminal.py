@@ -91,7 +91,7 @@ def requirements(tmp_path):
     return [line.partition("==")[0] for line in episode.spec.task.environment.requirements]
 
 
-def test_what_the_tests_lack_is_added_after_yes(terminal, tmp_path):
+def test_missing_requirements_are_added_after_yes(terminal, tmp_path):
     child = terminal("init", "shop")
     child.expect(QUESTION)
     child.sendline("maybe")
@@ -104,7 +104,7 @@ def test_what_the_tests_lack_is_added_after_yes(terminal, tmp_path):
     assert "lacking" in requirements(tmp_path)
 
 
-def test_nothing_is_added_after_no(terminal, tmp_path):
+def test_requirements_are_not_added_after_no(terminal, tmp_path):
     child = terminal("init", "shop")
     child.expect(QUESTION)
     child.sendline("n")
@@ -131,7 +131,7 @@ def test_ctrl_c_at_the_question_leaves_the_manifest_as_it_was_written(terminal, 
     assert requirements(tmp_path) == []
 
 
-def test_yes_asks_nothing(terminal, tmp_path):
+def test_option_yes_answers_all_questions(terminal, tmp_path):
     child = terminal("init", "shop", "--yes")
     assert child.expect(["added lacking", r"\[Y/n\]"]) == 0
     ended(child)
@@ -152,7 +152,7 @@ def without_terminal(directory, environment, *options):
 
 
 @pytest.mark.parametrize("check", [True, False])
-def test_without_a_terminal_nothing_is_asked(tmp_path, environment, check):
+def test_without_a_terminal_there_are_no_questions(tmp_path, environment, check):
     done = without_terminal(tmp_path, environment, *(["--check"] if check else []))
     assert done.returncode == int(check), done.stderr
     assert "[Y/n]" not in done.stdout + done.stderr
@@ -160,7 +160,7 @@ def test_without_a_terminal_nothing_is_asked(tmp_path, environment, check):
     assert requirements(tmp_path) == []
 
 
-def test_a_repository_whose_tests_all_pass_is_a_success(tmp_path, environment):
+def test_init_succeeds_if_all_tests_pass(tmp_path, environment):
     (tmp_path / "shop" / "test_shop.py").write_text("def test_it():\n    assert True\n")
     done = without_terminal(tmp_path, environment, "--check")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -93,7 +93,7 @@ WITHOUT_REQUIREMENTS = TASK[: TASK.index("  environment:")] + TASK[TASK.index(" 
     ],
     ids=["none", "flow", "absent"],
 )
-def test_what_cannot_be_locked_has_a_reason(dgym, tmp_path, text, reason):
+def test_requirements_that_cannot_be_locked_are_reported_with_the_reason(dgym, tmp_path, text, reason):
     task = tmp_path / "task.yaml"
     task.write_text(text)
     done = dgym("lock", "task.yaml")

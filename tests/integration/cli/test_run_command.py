@@ -56,7 +56,7 @@ def test_a_second_run_skips_what_is_finished_until_forced(finished):
     assert [attempt.name for attempt in folder.attempts()] == ["1", "2"]
 
 
-def test_json_goes_to_standard_output_alone(folder):
+def test_standard_output_contains_only_the_json(folder):
     done = folder.run("--output", "json", "--agent", "solution", "-v")
     assert done.returncode == 0, done.stderr
     value = json.loads(done.stdout)
@@ -136,7 +136,7 @@ def test_leaving_the_debugger_interrupts_the_run(folder):
 
 
 @pytest.mark.parametrize("how", ["same", "changed"])
-def test_replay_compares_what_comes_out(finished, how):
+def test_replay_compares_the_observations(finished, how):
     folder, _ = finished
     (attempt,) = folder.attempts()
     path = attempt / "trajectory.jsonl"
@@ -169,7 +169,7 @@ SHOWN = r"\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202eevil\u2066\u200b"
 
 
 @pytest.mark.attack("terminal")
-def test_a_hostile_trajectory_does_not_drive_the_terminal(finished):
+def test_terminal_escapes_in_a_trajectory_are_printed_as_text(finished):
     folder, _ = finished
     (attempt,) = folder.attempts()
     path = attempt / "trajectory.jsonl"
@@ -188,7 +188,7 @@ def test_a_hostile_trajectory_does_not_drive_the_terminal(finished):
 
 
 @pytest.mark.attack("terminal")
-def test_a_hostile_patch_is_shown_harmless_before_it_is_applied(folder, tmp_path):
+def test_terminal_escapes_in_a_patch_are_printed_as_text_before_it_is_applied(folder, tmp_path):
     repository = tmp_path / "repo"
     repository.mkdir()
     (repository / "calc.py").write_text(f"x = 1\n# {HOSTILE}\n")
@@ -275,7 +275,7 @@ def test_an_agent_that_steps_after_the_end_keeps_its_outcome(folder):
     assert "1 episode: 1 resolved, 0 unresolved, 0 failed" in done.stdout
 
 
-def test_results_inside_the_repository_are_no_part_of_it(folder):
+def test_results_inside_the_repository_are_not_packed_with_it(folder):
     folder.manifest(
         edit=lambda text: text[: text.index("    files:")] + "    localPath: .\n" + text[text.index("  solution:") :]
     )

@@ -10,7 +10,7 @@ WAITING = ("--agent", "agents_for_tests:Waiting", "--workers", "2")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_stops_soon_and_goes_on_later(folder, no_process_survives, number):
+def test_an_interrupted_run_stops_and_can_be_continued(folder, no_process_survives, number):
     folder.manifest(samples=3)
     process = folder.start(*WAITING)
     folder.waiting(2)
@@ -33,7 +33,7 @@ def test_an_interrupted_run_stops_soon_and_goes_on_later(folder, no_process_surv
     assert len(list(folder.path.glob("results/*/*/*/*/result.json"))) == 3
 
 
-def test_a_killed_worker_costs_its_episode_one_retry_and_no_other_anything(folder, no_process_survives):
+def test_only_the_episode_of_a_killed_worker_process_is_run_again(folder, no_process_survives):
     folder.manifest(samples=2)
     process = folder.start(*WAITING)
     victim = folder.waiting(2)[0]

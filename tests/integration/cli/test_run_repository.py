@@ -90,7 +90,7 @@ def test_a_model_debugs_a_repository_as_the_readme_runs_it(dgym, repository, tmp
     assert "return a - b" in str(server.received[3].body["messages"][-1])
 
 
-def test_a_repository_keeps_its_environment_when_the_index_has_newer_versions_or_is_not_there(dgym, repository):
+def test_a_cached_environment_is_reused_without_the_package_index(dgym, repository):
     root = repository()
     assert dgym("run", str(root), *REPLAY).returncode == 0
     again = dgym("run", str(root), *REPLAY, "--force", PIP_FIND_LINKS="/nowhere", UV_FIND_LINKS="/nowhere")
@@ -105,7 +105,7 @@ def test_a_repository_is_checked_in_the_same_environment(dgym, repository):
     assert found["passToPass"] == ["tests/test_shop.py::test_version"]
 
 
-def test_a_requirement_that_nothing_has_is_named_with_the_tests_that_lack_it(dgym, repository):
+def test_an_unavailable_requirement_is_reported_with_the_tests_that_need_it(dgym, repository):
     root = repository(
         **{"requirements/tests.txt": "pytest\npytest-asyncio\nnowhere\n", "tests/conftest.py": "import nowhere"}
     )

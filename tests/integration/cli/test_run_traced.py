@@ -6,7 +6,7 @@ import socket
 from tests.fakes.otlp_receiver import receiving
 
 
-async def test_a_run_is_a_trace_and_the_sandbox_knows_nothing_of_it(folder, monkeypatch):
+async def test_a_run_is_traced_and_the_sandbox_gets_no_trace_variables(folder, monkeypatch):
     look = '{"tool": "bash", "arguments": {"command": "env"}}\n'
     walk = folder.path / "walk.jsonl"
     walk.write_text(look + walk.read_text())
@@ -29,7 +29,7 @@ async def test_a_run_is_a_trace_and_the_sandbox_knows_nothing_of_it(folder, monk
     assert all("gen_ai.tool.call.result" not in each.attributes for each in receiver.spans)
 
 
-def test_a_collector_that_is_not_there_costs_a_warning(folder, monkeypatch):
+def test_an_unreachable_collector_does_not_fail_the_run(folder, monkeypatch):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")

@@ -83,7 +83,7 @@ def of(*programs):
 
 
 @of("dgym", "dgym-operator")
-def test_flags_and_values_of_our_own_programs(command):
+def test_flags_and_values_of_dgym_programs(command):
     group = importlib.import_module(PYTHON_PROGRAMS[command.program])
     program, words = group.main if command.program == "dgym-operator" else group.cli, list(command.words[1:])
     # Click caches the help option of a command with the names from the command's first context.
@@ -197,9 +197,9 @@ def render(helm, *arguments):
     "line",
     ["dgym submit --wat", "dgym get --output yml", "dgym submit x.yaml -p agent.maxStep=3", "dgym sumbit"],
 )
-def test_a_wrong_command_of_ours_is_found(line):
+def test_a_wrong_dgym_command_is_reported(line):
     with pytest.raises((click.ClickException, ManifestError, AssertionError)):
-        test_flags_and_values_of_our_own_programs(Shown("", (*next(simple_commands(line)),)))
+        test_flags_and_values_of_dgym_programs(Shown("", (*next(simple_commands(line)),)))
 
 
 @pytest.mark.parametrize("line", ["kubectl wait --fro=x episode/y", "helm install --wiat", "kubectl rollout restrat x"])

@@ -113,7 +113,7 @@ def test_a_diff_is_bounded_as_the_text_is(make):
     assert observation in env.observation_space
 
 
-def test_what_is_returned_may_be_changed_by_who_gets_it(make):
+def test_callers_can_change_returned_values_without_side_effects(make):
     env = make(tools=["view"])
     _, info = env.reset()
     info["tools"][0]["parameters"]["properties"].clear()
@@ -147,7 +147,7 @@ def test_vector_environments(make_vec, mode, settings):
     assert "reason" not in infos
 
 
-def test_one_environment_may_have_a_score_where_another_has_none(make_vec):
+def test_vector_infos_mark_environments_without_a_score(make_vec):
     envs = make_vec(num_envs=2, tools=["eval", "view"])
     envs.reset()
     *_, infos = envs.step(("eval", "view calc.py"))
@@ -156,7 +156,7 @@ def test_one_environment_may_have_a_score_where_another_has_none(make_vec):
 
 
 @pytest.mark.thorough
-def test_a_random_agent_meets_no_error():
+def test_random_actions_do_not_raise():
     tasks = load_bundled("mini_nightmare")
     tools = [name for name in STANDARD_TOOLS if name != "submit"]  # submit would end episodes after a few steps
     steps = episodes = 0
@@ -177,7 +177,7 @@ def test_a_random_agent_meets_no_error():
         episodes += 1
 
 
-def test_the_action_space_knows_tools_and_files(make):
+def test_the_action_space_contains_calls_of_the_tools_and_names_of_files(make):
     env = make(tools=["view", {"name": "pdb", "options": {"autoList": False}}])
     assert isinstance(env.action_space, ToolCalls)
     assert "calc.py" in env.action_space.words
@@ -198,7 +198,7 @@ def test_tools_may_be_objects(make):
     assert env.step({"tool": "parrot", "arguments": {"text": "𝔤𝔶𝔪"}})[0]["text"] == "𝔤𝔶𝔪"
 
 
-def test_bad_arguments_are_told_at_once(make, tmp_path):
+def test_invalid_arguments_raise_in_the_constructor(make, tmp_path):
     with pytest.raises(ValueError, match="actions"):
         make(actions="numbers")
     with pytest.raises(PluginError, match="flyer"):
@@ -207,7 +207,7 @@ def test_bad_arguments_are_told_at_once(make, tmp_path):
         make(task=tmp_path / "missing.yaml")
 
 
-def test_the_id_with_its_module_needs_no_import_and_dgym_needs_no_gymnasium(tmp_path):
+def test_make_imports_the_module_in_the_id_and_dgym_does_not_import_gymnasium(tmp_path):
     code = (
         "import sys, dgym, dgym.env, dgym.cli; assert not {'gymnasium', 'numpy'} & {*sys.modules}\n"
         "import gymnasium\n"

@@ -25,7 +25,7 @@ async def open_env(new_task):
         await env.close()
 
 
-async def test_a_tool_that_is_not_there_yet_is_unknown_and_nothing_names_it(open_env):
+async def test_a_tool_that_is_not_available_yet_is_unknown_and_not_mentioned(open_env):
     env, (observation, info) = await open_env([LATE_PDB, "rewrite", "view"])
     assert "pdb" not in observation["text"] + str(info)
     early, *_ = await env.step("pdb b calc.py:2")
@@ -42,7 +42,7 @@ async def test_a_tool_that_is_not_there_yet_is_unknown_and_nothing_names_it(open
     assert [point["file"] for point in info["breakpoints"]] == ["calc.py"]
 
 
-async def test_tests_run_after_each_rewrite_where_the_options_say_so(open_env):
+async def test_tests_run_after_each_rewrite_with_the_option_on_rewrite(open_env):
     evaluating = {"name": "eval", "options": {"onRewrite": True}}
     check = "python -c 'import calc; assert calc.add(2, 3) == 5; print(\"it adds\")'"
     env, (_, info) = await open_env([evaluating, "rewrite"], entrypoint=check, scoring={"stopWhenEvalPasses": True})
@@ -58,7 +58,7 @@ async def test_tests_run_after_each_rewrite_where_the_options_say_so(open_env):
     assert "it adds" in info["evaluation"]
 
 
-async def test_looking_around_is_no_step(open_env):
+async def test_a_peek_is_not_a_step(open_env):
     env, (_, info) = await open_env(["rewrite"])
     assert info["focus_file"] is None
     tree = await env.peek({"tool": "listdir", "arguments": {}})
@@ -74,14 +74,14 @@ async def test_looking_around_is_no_step(open_env):
     assert "has ended" in (await env.peek("view calc.py"))["text"]
 
 
-async def test_a_mistake_is_a_step_that_says_what_it_was(open_env):
+async def test_an_invalid_call_is_a_step_whose_observation_has_the_problem(open_env):
     env, _ = await open_env(["view"])
     observation, *_ = await env.step(ToolCall.invalid("The reply does not contain a call."))
     assert (observation["text"], observation["ok"]) == ("The reply does not contain a call.", False)
     assert env.info["steps"] == 1
 
 
-async def test_observers_see_every_step_once_and_those_of_an_episode_that_begins_anew(open_env):
+async def test_observers_get_every_step_once_also_after_another_reset(open_env):
     env, _ = await open_env(["view", "bash"])
     seen = []
     env.observe(lambda step: seen.append((step.seq, step.observation.ok)))

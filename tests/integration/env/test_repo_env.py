@@ -75,7 +75,7 @@ async def test_the_same_without_blocking(task):
         assert info["resolved"]
 
 
-def test_reset_starts_afresh_any_number_of_times(task):
+def test_every_reset_starts_a_new_episode(task):
     with dgym.RepoEnv(task) as env:
         env.reset()
         env.step(REPAIR)
@@ -95,7 +95,7 @@ class Shout(dgym.Tool):
         return f"{text.upper()} {await context.read_text('shout.txt')}"
 
 
-def test_commands_of_the_experimenter_are_outside_the_record(task, kind):
+def test_commands_of_run_are_not_recorded(task, kind):
     with dgym.RepoEnv(task, sandbox=kind) as env:
         with pytest.raises(EpisodeOver, match="call reset"):
             env.run("true")
@@ -119,7 +119,7 @@ def test_commands_of_the_experimenter_are_outside_the_record(task, kind):
                 env.run(wrong)
 
 
-def test_a_sandbox_that_dies_of_the_experimenter_is_replaced(task):
+def test_a_sandbox_that_dies_during_run_is_replaced(task):
     with dgym.RepoEnv(task, sandbox="none") as env:
         env.reset()
         env.step(REPAIR)
@@ -132,7 +132,7 @@ def test_a_sandbox_that_dies_of_the_experimenter_is_replaced(task):
         assert (info["resolved"], info["steps"]) == (True, 2)
 
 
-def test_the_patch_between_steps_is_that_of_the_end(new_task):
+def test_the_patch_between_steps_is_the_same_as_at_the_end(new_task):
     files = {"calc.py": "x = 1\n", "lib/a.py": "a = 1\n", "lib/b.py": "b = 1\n", ".gitignore": "*.log\n", "t.py": "1\n"}
     task = new_task(files, readOnlyPatterns=["t.py"], solution=None, entrypoint="true")
     with dgym.RepoEnv(task, sandbox="none") as env:
@@ -172,7 +172,7 @@ def test_files_are_restored(new_task):
             env.restore(7)
 
 
-def test_tools_come_and_go(task, kind):
+def test_tools_can_be_added_and_removed(task, kind):
     with dgym.RepoEnv(task, tools=["view", "bash"], sandbox=kind) as env:
         env.add_tool("eval")
         with pytest.raises(PluginError, match="Two tools are named `eval`"):
@@ -263,7 +263,7 @@ def test_the_deadline_interrupts_a_step_and_scores(task):
         assert "deadline" in observation["text"]
 
 
-def test_a_deadline_that_passes_between_steps_is_told_by_the_next(task):
+def test_the_next_step_reports_a_deadline_that_passed_between_steps(task):
     with dgym.RepoEnv(task, deadline_seconds=1) as env:
         env.reset()
         while env.result is None:
@@ -281,7 +281,7 @@ BAD_ACTIONS = [
 ]
 
 
-def test_a_bad_action_costs_a_step_and_breaks_nothing(task):
+def test_an_invalid_action_counts_as_a_step_and_the_episode_continues(task):
     with dgym.RepoEnv(task) as env:
         env.reset()
         for number, action in enumerate(BAD_ACTIONS):
@@ -311,7 +311,7 @@ def test_named_tests_are_what_counts(new_task):
         assert (info["score"], info["max_score"]) == (2, 2)
 
 
-def test_a_read_only_file_changed_by_a_shell_does_not_travel(task):
+def test_a_read_only_file_changed_by_a_shell_is_not_in_the_patch(task):
     with dgym.RepoEnv(task) as env:
         env.reset()
         env.step("bash chmod u+w test_calc.py; printf 'def test_add(): pass\\n' > test_calc.py")
@@ -328,7 +328,7 @@ def test_setup_that_fails_is_infrastructure(new_task):
         assert "no such thing" in str(caught.value)
 
 
-def test_setup_runs_on_both_sides_and_is_no_change(new_task):
+def test_setup_runs_in_sandbox_and_verifier_and_is_not_in_the_patch(new_task):
     task = new_task(setupCommands=["echo 'VALUE = 1' > generated.py"], entrypoint="python -c 'import generated'")
     with dgym.RepoEnv(task) as env:
         env.reset()
@@ -336,7 +336,7 @@ def test_setup_runs_on_both_sides_and_is_no_change(new_task):
         assert env.finish().resolved
 
 
-def test_bad_arguments_are_told_at_once(task, tmp_path):
+def test_invalid_arguments_raise_immediately(task, tmp_path):
     with pytest.raises(PluginError, match="flyer"):
         dgym.RepoEnv(task, tools=["flyer"])
     with pytest.raises(ManifestError):
@@ -358,7 +358,7 @@ def test_closing_twice_and_pickling(task):
         assert copy.render() == observation["text"]
 
 
-def test_a_killed_runner_poisons_the_step_and_the_agent_goes_on(task):
+def test_a_killed_runner_poisons_the_step_and_the_episode_continues(task):
     # Under bubblewrap the runner is the first process of its namespace, and processes inside cannot kill it.
     with dgym.RepoEnv(task, sandbox="none") as env:
         env.reset()
@@ -394,7 +394,7 @@ def _only_this_interpreter(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("_only_this_interpreter")
 @pytest.mark.parametrize("python", [None, sys.executable])
-async def test_no_isolation_is_a_decision_and_never_a_fallback(task, python):
+async def test_sandbox_none_is_used_only_if_requested(task, python):
     async with dgym.AsyncRepoEnv(task, python=python) as env:
         with pytest.raises(SandboxStartFailed, match=r"bwrap is not installed.*podman or docker.*'none' for code you"):
             await env.reset()

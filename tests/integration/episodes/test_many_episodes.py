@@ -56,9 +56,7 @@ def test_a_process_whose_loop_is_blocked_is_killed_and_its_episode_lost_after_a_
 
 
 @pytest.mark.parametrize("culprit", ["Killing", "BlockingAll"])
-def test_neighbours_of_an_episode_that_ends_its_process_run_again_alone_and_are_not_blamed(
-    agents, new_job, tmp_path, culprit
-):
+def test_episodes_that_shared_a_process_with_a_crash_run_again_separately(agents, new_job, tmp_path, culprit):
     run = Run()
     names = ("one", "two", "three")
     marks = {name: str(tmp_path / f"{name}.marks") for name in names}
@@ -105,7 +103,7 @@ def test_twenty_episodes_share_a_process(agents, new_job):
     assert set(run.starts.values()) == {1}
 
 
-def test_agents_and_tools_of_a_users_are_told_from_those_of_dgym(agents, new_job):
+def test_agents_and_tools_of_users_are_distinguished_from_those_of_dgym(agents, new_job):
     own = OwnCode()
     assert own.runs(new_job("one", "replay"))
     assert own.runs(new_job("one", "dgym.agents.replay:ReplayAgent", tools=["pdb", "view"]))
@@ -113,7 +111,7 @@ def test_agents_and_tools_of_a_users_are_told_from_those_of_dgym(agents, new_job
     assert not own.runs(new_job("one", "replay", tools=["pdb", f"{agents}:Sleeping"]))
 
 
-def test_the_bounds_leave_time_for_everything_that_has_a_limit_of_its_own(new_job):
+def test_the_time_limits_of_a_process_exceed_all_limits_of_the_episode(new_job):
     bounds = bounds_of(new_job("one", "replay", activeDeadlineSeconds=1000))
     assert bounds.play > 1000 + 3 * 300
     assert bounds.prepare > 3600

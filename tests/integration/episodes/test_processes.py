@@ -65,7 +65,7 @@ def messages(process, number):
     return found
 
 
-def test_work_that_raises_ends_alone(process):
+def test_work_that_raises_does_not_affect_other_work(process):
     process.send(0, ("wait",), seconds=60.0)
     process.send(1, ("fail", "no"), seconds=60.0)
     process.send(2, ("cancel",), seconds=60.0)
@@ -94,7 +94,7 @@ def test_a_process_is_killed_once_a_payloads_time_is_up(process):
     assert process.overdue
 
 
-def test_neither_side_waits_for_the_other_to_read(process):
+def test_large_messages_do_not_deadlock(process):
     process.send(0, ("flood", LARGE), seconds=60.0)
     for key in range(1, 17):
         process.send(key, ("echo", LARGE), seconds=60.0)

@@ -8,7 +8,7 @@ from tests.fuzz.mutation import changed, json_values, mutated
 from tests.fuzz.targets import NAMES, load
 
 
-def test_nothing_is_found_where_nothing_is_wrong():
+def test_a_correct_target_has_no_findings():
     outcome = fuzz(Target("quiet", st.binary(), len), 0, 0, batch=50)
     assert outcome.failure == ""
     assert outcome.inputs >= 100

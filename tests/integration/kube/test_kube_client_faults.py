@@ -33,7 +33,7 @@ REPEATABLE = {"get", "merge", "apply", "delete this one"}
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_what_may_have_been_done_is_repeated_only_where_that_does_no_harm(
+async def test_after_a_5xx_only_idempotent_requests_are_repeated(
     call: str, bad_server: Any, bad_client: Client, clock: HastyClock
 ) -> None:
     bad_server.others = [bad_server.status(503, "ServiceUnavailable")]
@@ -44,7 +44,7 @@ async def test_what_may_have_been_done_is_repeated_only_where_that_does_no_harm(
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_what_was_refused_for_being_too_much_is_repeated_when_the_server_says(
+async def test_after_a_429_every_request_is_repeated_after_retry_after(
     call: str, bad_server: Any, bad_client: Client, clock: HastyClock
 ) -> None:
     async def done(request: Any) -> Any:
@@ -56,9 +56,7 @@ async def test_what_was_refused_for_being_too_much_is_repeated_when_the_server_s
     assert all(7 <= slept <= 8 for slept in clock.slept)
 
 
-async def test_a_server_that_asks_for_more_patience_than_a_worker_has_is_left_to_the_queue(
-    bad_server: Any, bad_client: Client, clock: HastyClock
-) -> None:
+async def test_a_long_retry_after_raises_without_a_wait(bad_server: Any, bad_client: Client, clock: HastyClock) -> None:
     bad_server.others = [bad_server.status(429, "TooManyRequests", retry_after=600)]
     with pytest.raises(TooManyRequests) as caught:
         await CALLS["create"](bad_client)
@@ -91,7 +89,7 @@ async def test_no_answer_within_the_deadline_is_a_lost_connection(
     assert bad_server.counts["others"] == 1
 
 
-async def test_a_server_that_is_not_there_is_a_lost_connection(clock: HastyClock) -> None:
+async def test_an_unreachable_server_raises_connection_lost(clock: HastyClock) -> None:
     access = ClusterAccess(server="http://127.0.0.1:1", credentials=Credentials())
     async with Client(access, clock=clock, random=Random(1)) as client:
         with pytest.raises(ConnectionLost):
@@ -99,7 +97,9 @@ async def test_a_server_that_is_not_there_is_a_lost_connection(clock: HastyClock
     assert len(clock.slept) == 3
 
 
-async def test_a_success_that_is_no_object_is_told_as_such(bad_server: Any, bad_client: Client, thing: Any) -> None:
+async def test_a_success_with_an_undecodable_body_raises_unreadable_answer(
+    bad_server: Any, bad_client: Client, thing: Any
+) -> None:
     bad_server.others = [bad_server.garbage]
     with pytest.raises(UnreadableAnswer):
         await bad_client.get(CONFIG_MAPS, "a", namespace="ns", decode=thing)

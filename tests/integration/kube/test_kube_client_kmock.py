@@ -89,7 +89,7 @@ async def test_the_life_of_an_object(kmock: KubernetesEmulator, kmock_client: Cl
     assert {request.headers["Authorization"] for request in kmock} == {"Bearer of-kmock"}
 
 
-async def test_what_is_not_there(kmock: KubernetesEmulator, kmock_client: Client, thing: Any) -> None:
+async def test_a_missing_object_raises_not_found(kmock: KubernetesEmulator, kmock_client: Client, thing: Any) -> None:
     where = {"namespace": "ns", "decode": thing}
     for refused in (
         kmock_client.get(CONFIG_MAPS, "a", **where),
@@ -102,7 +102,7 @@ async def test_what_is_not_there(kmock: KubernetesEmulator, kmock_client: Client
 
 
 @pytest.mark.parametrize(("reason", "expected"), [("AlreadyExists", AlreadyExists), ("Conflict", Conflict)])
-async def test_refusals_that_share_a_number_are_told_apart(
+async def test_conflicts_are_distinguished_by_their_reason(
     kmock: KubernetesEmulator, kmock_client: Client, reason: str, expected: type[Exception]
 ) -> None:
     kmock[action.CREATE, MAPS] << 409 << {"kind": "Status", "code": 409, "reason": reason, "message": "not this time"}

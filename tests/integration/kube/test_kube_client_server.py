@@ -63,7 +63,7 @@ async def test_the_life_of_an_object(
     assert [status for _, _, status in requests] == [201, 200, 200, 200, 201, 404, 200, 404]
 
 
-async def test_a_name_that_is_taken_and_a_namespace_that_is_not_there(client: Client, api_namespace: str) -> None:
+async def test_an_existing_name_and_a_missing_namespace(client: Client, api_namespace: str) -> None:
     await client.create(CONFIG_MAPS, config_map("a"), namespace=api_namespace, decode=bytes)
     with pytest.raises(AlreadyExists):
         await client.create(CONFIG_MAPS, config_map("a"), namespace=api_namespace, decode=bytes)
@@ -71,7 +71,7 @@ async def test_a_name_that_is_taken_and_a_namespace_that_is_not_there(client: Cl
         await client.create(CONFIG_MAPS, config_map("a"), namespace="nowhere", decode=bytes)
 
 
-async def test_of_two_who_write_what_they_have_read_the_second_is_told(
+async def test_the_second_write_of_the_same_version_raises_conflict(
     client: Client, api_namespace: str, thing: Any
 ) -> None:
     where = {"namespace": api_namespace, "decode": thing}
@@ -91,7 +91,9 @@ async def test_deleting_with_another_uid_deletes_nothing(client: Client, api_nam
     assert await client.get(CONFIG_MAPS, "a", **where) == made
 
 
-async def test_what_lingers_after_a_delete_is_handed_back(client: Client, api_namespace: str, thing: Any) -> None:
+async def test_delete_returns_an_object_whose_finalizers_delay_the_deletion(
+    client: Client, api_namespace: str, thing: Any
+) -> None:
     body = config_map("a")
     body["metadata"]["finalizers"] = ["dgym.dev/test"]
     await client.create(CONFIG_MAPS, body, namespace=api_namespace, decode=bytes)
@@ -100,7 +102,7 @@ async def test_what_lingers_after_a_delete_is_handed_back(client: Client, api_na
     assert left.metadata.deletion_timestamp
 
 
-async def test_what_breaks_the_schema_names_the_fields(client: Client, api_namespace: str) -> None:
+async def test_a_schema_violation_reports_the_fields(client: Client, api_namespace: str) -> None:
     with pytest.raises(Invalid) as caught:
         await client.create(PODS, PODS.manifest(metadata={"name": "a"}), namespace=api_namespace, decode=bytes)
     assert [cause.field for cause in caught.value.causes] == ["spec.containers"]
@@ -191,7 +193,7 @@ async def test_in_a_pod_the_service_account_is_used(
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 0
 
 
-async def test_in_a_pod_without_the_servers_address_that_is_said(
+async def test_a_pod_without_the_address_of_the_server_raises_access_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))

@@ -44,7 +44,7 @@ def counts(server: ApiServer, namespace: str) -> dict[str, int]:
     return {each["reason"]: each.get("series", {}).get("count", 1) for each in events(server, namespace)}
 
 
-async def test_what_is_recorded_is_seen_by_kubectl(
+async def test_recorded_events_are_shown_by_kubectl(
     running: EventRecorder, regarding: Any, api_server: ApiServer, api_namespace: str, until: Until
 ) -> None:
     running.record(CONFIG_MAPS, regarding, reason="Started", message="it runs now")
@@ -71,7 +71,7 @@ async def test_the_same_again_is_a_count(
     await until(lambda: len(events(api_server, api_namespace)) == 3)
 
 
-async def test_a_series_whose_event_is_gone_begins_anew(
+async def test_a_series_whose_event_was_deleted_starts_again(
     running: EventRecorder, client: Client, regarding: Any, api_server: ApiServer, api_namespace: str, until: Until
 ) -> None:
     running.record(CONFIG_MAPS, regarding, reason="Waiting", message="no slot")
@@ -82,7 +82,9 @@ async def test_a_series_whose_event_is_gone_begins_anew(
     await until(lambda: counts(api_server, api_namespace) == {"Waiting": 2})
 
 
-async def test_recording_never_waits_and_what_is_too_much_is_dropped(recorder: EventRecorder, regarding: Any) -> None:
+async def test_recording_does_not_block_and_drops_events_beyond_the_limit(
+    recorder: EventRecorder, regarding: Any
+) -> None:
     for number in range(100):
         recorder.record(CONFIG_MAPS, regarding, reason="Much", message=str(number))
     recorder.record(CONFIG_MAPS, regarding, reason="Much", message="0")
@@ -111,7 +113,7 @@ async def test_warnings_are_sent_first(
     assert [each["reason"] for each in sent] == ["Bad"] + ["Much"] * 5
 
 
-async def test_a_server_that_refuses_events_stops_nobody(
+async def test_refused_events_do_not_stop_later_events(
     bad_server: Any, bad_client: Client, regarding: Any, clock: HastyClock, until: Until
 ) -> None:
     bad_server.others = [bad_server.status(403, "Forbidden"), bad_server.status(500), bad_server.page()]

@@ -75,7 +75,7 @@ async def turn(until: Until, candidate: Candidate, seconds: float, condition: Ca
     assert condition()
 
 
-async def test_the_first_leads_and_the_second_takes_over_when_it_falls_silent(
+async def test_the_second_candidate_leads_after_the_lease_of_the_first_expires(
     candidate: Callable[[str], Candidate], lease: Callable[[], dict[str, Any]], until: Until
 ) -> None:
     first = candidate("first")
@@ -155,13 +155,13 @@ async def test_work_that_fails_ends_the_leadership_with_its_failure(
     assert lease()["holderIdentity"] == ""
 
 
-async def test_of_many_that_start_together_one_leads(candidate: Callable[[str], Candidate], until: Until) -> None:
+async def test_one_of_many_candidates_leads(candidate: Callable[[str], Candidate], until: Until) -> None:
     all_of_them = [candidate(f"c{number}") for number in range(6)]
     await until(lambda: sum(each.leading for each in all_of_them) + sum(e.clock.sleepers > 0 for e in all_of_them) >= 6)
     assert sum(each.leading for each in all_of_them) == 1
 
 
-async def test_a_lease_that_somebody_deleted_is_made_again(
+async def test_a_deleted_lease_is_created_again(
     candidate: Callable[[str], Candidate], client: Client, api_namespace: str,
     lease: Callable[[], dict[str, Any]], until: Until,
 ) -> None:  # fmt: skip
@@ -261,7 +261,7 @@ async def test_a_lease_that_was_written_meanwhile_is_released_if_it_is_still_hel
     assert lease()["holderIdentity"] == holder
 
 
-async def test_the_note_of_a_release_goes_to_the_next_holder_alone(records: Callable[[str], LeaseRecord]) -> None:
+async def test_only_the_next_holder_gets_the_note_of_a_release(records: Callable[[str], LeaseRecord]) -> None:
     first, second, third = records("first"), records("second"), records("third")
     assert await first.renew(30.0)
     await first.release(30.0, note="all up to 7")

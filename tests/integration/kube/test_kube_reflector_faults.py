@@ -71,7 +71,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_watch_that_fails_is_tried_again_ever_more_slowly_and_goes_on_where_it_was(
+async def test_a_failed_watch_is_retried_with_growing_back_off_from_its_last_version(
     fault: str, bad_server: Any, reflector: Reflector[Any], store: InformerStore[Any], clock: HastyClock, until: Until
 ) -> None:
     bad_server.lists = [bad_server.page("a")]
@@ -109,7 +109,7 @@ async def test_a_stream_without_a_sign_of_life_is_dropped(
 
 
 @pytest.mark.parametrize("in_stream", [True, False])
-async def test_a_version_that_is_too_old_means_listing_again(
+async def test_an_expired_version_causes_a_new_list(
     bad_server: Any,
     reflector: Reflector[Any],
     store: InformerStore[Any],
@@ -139,7 +139,7 @@ async def test_a_server_for_which_every_version_is_too_old_is_not_listed_in_a_lo
     assert seconds / lists > 10
 
 
-async def test_a_bookmark_moves_the_place_to_go_on_from(
+async def test_a_watch_resumes_from_the_version_of_a_bookmark(
     bad_server: Any, reflector: Reflector[Any], store: InformerStore[Any], until: Until
 ) -> None:
     bad_server.lists = [bad_server.page("a")]
@@ -165,7 +165,7 @@ async def test_a_list_that_fails_is_tried_again_and_the_store_keeps_what_it_has(
     assert impatient.synced.is_set()
 
 
-async def test_patience_that_the_server_asks_for_is_given(
+async def test_a_retry_after_of_the_server_is_respected(
     bad_server: Any, reflector: Reflector[Any], clock: HastyClock, until: Until
 ) -> None:
     bad_server.lists = [bad_server.page()]
@@ -175,7 +175,7 @@ async def test_patience_that_the_server_asks_for_is_given(
     assert 25 <= clock.slept[0] <= 26.5
 
 
-async def test_a_line_in_pieces_is_a_line_and_many_in_one_piece_are_many(
+async def test_watch_lines_are_independent_of_chunk_boundaries(
     bad_server: Any, reflector: Reflector[Any], store: InformerStore[Any], until: Until
 ) -> None:
     events = b"".join(bad_server.event("ADDED", f"n{number}", 11 + number) for number in range(100))
@@ -230,7 +230,7 @@ async def test_staleness_grows_while_the_server_is_away_and_ends_with_its_return
     assert stale[-1] > 7
 
 
-async def test_the_agreed_end_of_a_watch_is_no_failure(
+async def test_a_watch_that_ends_at_its_timeout_is_not_a_failure(
     bad_server: Any, reflector: Reflector[Any], clock: HastyClock, until: Until
 ) -> None:
     async def until_the_time_agreed(request: Any) -> Any:
@@ -295,7 +295,7 @@ async def test_an_optional_namespace_that_is_gone_keeps_its_objects_for_a_while_
     assert all(before is not after for before, after in pairwise(changes))
 
 
-async def test_a_first_list_that_is_refused_is_an_answer(
+async def test_a_refused_first_list_counts_as_answered(
     bad_server: Any, reflector: Reflector[Any], until: Until
 ) -> None:
     bad_server.lists = [bad_server.status(403, "Forbidden"), bad_server.page()]

@@ -98,7 +98,7 @@ async def test_tokens_are_for_other_servers_too(opened, identity):
     assert server.received[0].headers["authorization"] == "Bearer token-1-abcdef"
 
 
-async def test_without_a_login_the_remedy_is_told(azure, identity, monkeypatch):
+async def test_a_missing_login_is_reported_with_a_remedy(azure, identity, monkeypatch):
     monkeypatch.setenv("IDENTITY_HEADER", "wrong")
     monkeypatch.setenv("PATH", "")
     server, model = await azure(api_key=None, scope=SCOPE, get_token=token_source(SCOPE))

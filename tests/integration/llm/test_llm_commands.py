@@ -29,7 +29,7 @@ def server():
         yield server
 
 
-def test_from_nothing_to_a_model_that_answers(dgym, server, tmp_path):
+def test_a_new_configuration_can_be_written_and_checked(dgym, server, tmp_path):
     missing = dgym("llm", "check")
     assert missing.returncode == 2
     assert "`dgym init-llm-config` writes a template" in missing.stderr
@@ -54,7 +54,7 @@ def test_from_nothing_to_a_model_that_answers(dgym, server, tmp_path):
     assert ", price 0.0000" in checked.stdout
 
 
-def test_elsewhere_the_variable_is_told(dgym, tmp_path):
+def test_another_directory_is_reported_with_the_variable_to_set(dgym, tmp_path):
     written = dgym("init-llm-config", "conf")
     assert f"export LLM_CONFIG_FILE_PATH={tmp_path}/conf/llm.yaml" in written.stdout
     assert "gpt-4.1" in dgym("llm", "list", LLM_CONFIG_FILE_PATH="conf/llm.yaml").stdout
@@ -107,11 +107,11 @@ def test_a_model_that_calls_no_tool_gets_advice(dgym, tmp_path):
     assert "set tool_calling: text" in done.stdout
 
 
-def test_a_person_needs_no_check(dgym):
+def test_checking_the_model_human_sends_no_request(dgym):
     assert dgym("llm", "check", "human").stdout == "human: you answer yourself, at the terminal\n"
 
 
-def test_the_server_runs_by_itself(tmp_path):
+def test_the_fake_server_runs_as_a_program(tmp_path):
     script = Path(__file__).parents[2] / "fakes" / "openai_server.py"
     process = subprocess.Popen(
         [sys.executable, script, "--port", "0"], cwd=tmp_path, stdout=subprocess.PIPE, text=True

@@ -37,7 +37,7 @@ async def test_no_fault_shows_a_key(opened, caplog, kind, azure):
         assert not any(secret in text for text in texts)
 
 
-async def test_a_redirect_is_not_followed_but_told(opened):
+async def test_a_redirect_is_reported_and_not_followed(opened):
     from aiohttp import web
 
     async def redirect(request):

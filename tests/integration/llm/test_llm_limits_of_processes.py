@@ -63,7 +63,7 @@ def test_requests_at_once_are_limited_across_processes(tmp_path, start):
     assert server.most_at_once == 1
 
 
-async def test_what_one_process_uses_another_waits_for(tmp_path, start):
+async def test_processes_share_the_token_limit(tmp_path, start):
     server = FakeOpenAI(script=[Answer(text="ok")])
     with server.in_thread():
         setting = f"endpoint: '{server.url}', tokens_per_minute: 1000"

@@ -41,7 +41,7 @@ async def test_a_reply_with_everything(opened):
     assert received.headers["authorization"] == "Bearer sk-proj-0123456789abcdef"
 
 
-async def test_parameters_that_the_package_does_not_know_are_sent(opened):
+async def test_parameters_unknown_to_the_openai_package_are_sent(opened):
     extra = {"chat_template_kwargs": {"enable_thinking": False}, "top_k": 5, "max_tokens": 9}
     server, model, _ = await opened(server=FakeOpenAI(script=[LOOK]), generate_kwargs=extra)
     await ask(model)
@@ -84,7 +84,7 @@ async def test_a_response_of_any_size_takes_little_memory(opened, kind):
 
 
 @pytest.mark.parametrize("kind", PASSING)
-async def test_what_passes_is_never_seen(opened, kind):
+async def test_a_temporary_failure_is_retried_without_an_error(opened, kind):
     server, model, waits = await opened(server=FakeOpenAI(script=[LOOK], faults=[kind]))
     reply = await ask(model)
     assert (reply.text, reply.tries, len(waits)) == ("I look.", 2, 1)
@@ -93,7 +93,7 @@ async def test_what_passes_is_never_seen(opened, kind):
 
 
 @pytest.mark.parametrize("kind", PASSING)
-async def test_what_does_not_pass_ends_after_a_bounded_number_of_tries(opened, kind):
+async def test_a_repeated_temporary_failure_raises_after_the_maximum_number_of_tries(opened, kind):
     server, model, waits = await opened(server=FakeOpenAI(script=[LOOK], faults=[kind] * 100))
     tries = TREATMENTS[PASSING[kind]].tries
     with pytest.raises(ModelError, match=f"model mine: {PASSING[kind]} after {tries} tries: .*; ") as caught:
@@ -105,7 +105,7 @@ async def test_what_does_not_pass_ends_after_a_bounded_number_of_tries(opened, k
 
 
 @pytest.mark.parametrize("kind", ["rate_limit", "overloaded", "reset"])
-async def test_more_patience_may_be_configured(opened, kind):
+async def test_the_maximum_number_of_tries_can_be_configured(opened, kind):
     server, model, _ = await opened(server=FakeOpenAI(script=[LOOK], faults=[kind] * 19), max_tries=20)
     assert (await ask(model)).tries == 20
     server.faults.extend([Scripted(kind)] * 2)
@@ -115,14 +115,14 @@ async def test_more_patience_may_be_configured(opened, kind):
 
 
 @pytest.mark.parametrize("kind", ["unauthorized", "forbidden", "not_found", "rejected", "no_quota"])
-async def test_what_cannot_pass_is_asked_once(opened, kind):
+async def test_a_permanent_failure_is_not_retried(opened, kind):
     server, model, waits = await opened(server=FakeOpenAI(faults=[kind] * 100))
     with pytest.raises(ModelError, match=r"model mine: .*; (check|put|the )"):
         await ask(model)
     assert (len(server.received), waits) == (1, [])
 
 
-async def test_a_server_that_says_how_long_to_wait_gets_it(opened):
+async def test_a_retry_after_of_the_server_is_respected(opened):
     fault = Scripted("rate_limit", retry_after="17")
     _, model, waits = await opened(server=FakeOpenAI(script=[LOOK], faults=[fault]))
     await ask(model)
@@ -152,7 +152,7 @@ async def test_a_model_that_hangs_is_reported(opened):
     assert last == ""
 
 
-async def test_what_limits_hold_up_is_reported(opened):
+async def test_waits_for_configured_limits_are_reported(opened):
     server = FakeOpenAI(script=[LOOK] * 3, latency=0.3)
     _, model, _ = await opened(server=server, max_concurrency=1, model="places", noticed_seconds=0.1)
     reported = []
@@ -179,7 +179,7 @@ async def test_a_server_that_never_answers_times_out(opened):
     assert len(server.received) == 3
 
 
-async def test_nobody_at_the_address(opened, unused_port):
+async def test_an_unused_port_raises_after_six_tries(opened, unused_port):
     _, model, _ = await opened(endpoint=f"http://127.0.0.1:{unused_port}/v1")
     with pytest.raises(ModelError, match=r"connection failed after 6 tries: .*check the endpoint's address"):
         await ask(model)
@@ -194,7 +194,7 @@ def unused_port():
         yield held.getsockname()[1]
 
 
-async def test_too_long_is_told_at_once_with_the_limit(opened):
+async def test_a_prompt_that_is_too_long_raises_with_the_limit_after_one_request(opened):
     server, model, _ = await opened(server=FakeOpenAI(context_limit=400))
     assert model.context_limit is None
     with pytest.raises(ContextLengthExceeded) as caught:
@@ -237,7 +237,7 @@ async def test_without_usage_the_numbers_are_estimates(opened):
     assert usage.price is not None
 
 
-async def test_counts_come_near_what_the_server_reports(opened):
+async def test_token_counts_are_within_15_percent_of_the_reported_numbers(opened):
     _, model, _ = await opened(server=FakeOpenAI(script=[LOOK]))
     messages = [TASK]
     for _ in range(10):
@@ -280,7 +280,7 @@ async def test_requests_at_once_are_limited(opened):
     assert max(reply.seconds_queue for reply in replies) > 0.04
 
 
-async def test_a_slow_model_does_not_hold_up_another(opened):
+async def test_a_slow_model_does_not_delay_another_model(opened):
     _, slow, _ = await opened(server=FakeOpenAI(faults=["hang"] * 50))
     _, quick, _ = await opened(server=FakeOpenAI(script=[LOOK]))
     waiting = [asyncio.create_task(ask(slow, session=f"s{number}")) for number in range(50)]

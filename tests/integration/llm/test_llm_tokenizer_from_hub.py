@@ -87,7 +87,7 @@ def test_a_tokenizer_is_fetched_by_name_with_the_token_and_kept(hub, tmp_path):
     assert count(nobody, tmp_path, "hf_abcdefgh") == "3", "taken from the cache"
 
 
-def test_a_tokenizer_that_cannot_be_had_is_the_users_to_repair(hub, tmp_path):
+def test_a_missing_tokenizer_is_reported_with_a_remedy(hub, tmp_path):
     output = count(hub, tmp_path, "hf_zyxwvuts")
     assert output.startswith("the tokenizer 'somebody/words' cannot be loaded: ")
     assert "check the name, HF_TOKEN" in output

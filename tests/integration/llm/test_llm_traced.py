@@ -21,7 +21,7 @@ async def asked(opened, *, content):
     return spans[0], chat
 
 
-async def test_a_request_says_how_many_tokens_and_no_word_of_the_prompt(opened):
+async def test_the_span_of_a_request_has_token_counts_and_no_prompt(opened):
     span, chat = await asked(opened, content=False)
     assert (span.name, span.kind) == ("chat mine", "client")
     wanted = {
@@ -49,7 +49,7 @@ async def test_prompts_and_replies_are_recorded_on_request(opened):
     assert (reply["role"], reply["finish_reason"]) == ("assistant", "stop")
 
 
-def test_of_a_long_prompt_the_newest_messages_are_kept():
+def test_a_long_prompt_is_recorded_by_its_newest_messages():
     messages = [{"role": "user", "parts": [{"content": str(number) * 40_000}]} for number in range(3)]
     assert newest(messages) == messages[2:]
     assert newest([{"role": "user", "parts": [{"content": "x" * CONTENT_CHARACTERS}]}]) == []

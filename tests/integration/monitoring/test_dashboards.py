@@ -15,7 +15,7 @@ from tests.integration.monitoring.expressions import TARGET_LABELS, known, label
 NAMES = ("failures", "latency", "model", "operator", "progress")
 
 
-def test_what_is_generated_is_up_to_date():
+def test_generated_files_are_up_to_date():
     assert [path.relative_to(ROOT) for path, text in outputs() if path.read_text("utf-8") != text] == []
 
 

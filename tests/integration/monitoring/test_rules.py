@@ -23,7 +23,7 @@ def test_the_rules_pass_promtools_linter(promtool):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_alerts_fire_as_the_cases_say(promtool):
+def test_the_alerts_fire_as_the_cases_expect(promtool):
     done = subprocess.run([promtool, "test", "rules", CASES], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -55,7 +55,7 @@ async def test_the_first_real_cause_of_waiting_is_shown_and_cured(installation):
     assert given.task["spec"]["source"] == {"files": [{"path": "src/calc.py", "content": "x = 2\n"}]}
 
 
-async def test_a_config_map_that_goes_after_its_pod_was_made_ends_the_episode(installation):
+async def test_an_episode_ends_if_its_config_map_is_deleted_after_the_pod_was_created(installation):
     await installation.start_operator(msgspec.structs.replace(POLICY, ending_seconds=0.5))
     maps = installation.core("configmaps")
     for name in ("whole", "part"):
@@ -75,7 +75,7 @@ async def test_a_config_map_that_goes_after_its_pod_was_made_ends_the_episode(in
         assert finished["status"]["outcome"]["message"] == problem
 
 
-async def test_what_the_namespace_does_not_admit(installation):
+async def test_pods_that_the_namespace_does_not_admit(installation):
     await installation.start_agent()
     api, namespace = installation.api, f"/api/v1/namespaces/{installation.namespace}"
     quotas = f"{namespace}/resourcequotas"
@@ -102,7 +102,7 @@ async def test_what_the_namespace_does_not_admit(installation):
     )
 
 
-async def test_what_passes_by_itself_is_waited_for(installation):
+async def test_temporary_failures_of_creation_are_retried(installation):
     api, namespace = installation.api, f"/api/v1/namespaces/{installation.namespace}"
     await installation.start_agent()
     ranges = f"{namespace}/limitranges"
@@ -125,7 +125,7 @@ async def test_what_passes_by_itself_is_waited_for(installation):
         assert (await installation.finished(name))["status"]["reason"] == "Resolved"
 
 
-async def test_what_can_never_run_ends_at_once(installation):
+async def test_episodes_that_can_never_run_end_immediately(installation):
     await installation.start_agent()
     pod = {"metadata": {"name": "taken-1"}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
     await installation.api.call("POST", installation.kubelet.path, pod)
@@ -149,7 +149,7 @@ async def test_what_can_never_run_ends_at_once(installation):
     assert list(await installation.pods()) == ["taken-1"]
 
 
-async def test_a_lost_sandbox_is_made_anew(installation):
+async def test_a_lost_sandbox_is_replaced_by_a_second_attempt(installation):
     agent = await installation.start_agent()
     agent.playing = False
     await installation.start_operator()
@@ -163,7 +163,7 @@ async def test_a_lost_sandbox_is_made_anew(installation):
     assert status["podName"] == "fix-2"
 
 
-async def test_an_attempt_ends_with_its_sandbox_whatever_its_agent_is_doing(installation):
+async def test_an_attempt_ends_when_its_sandbox_terminates_also_without_a_report(installation):
     agent = await installation.start_agent()
     agent.playing = False
     await installation.start_operator()
@@ -181,7 +181,7 @@ async def test_an_attempt_ends_with_its_sandbox_whatever_its_agent_is_doing(inst
     assert status["poisonedSteps"] == [{"attempt": 1, "step": 3, "reason": "OOMKilled"}]
 
 
-async def test_a_suspended_episode_goes_on_where_it_was_and_with_the_time_that_is_left(installation):
+async def test_a_suspended_episode_resumes_with_its_steps_and_its_remaining_time(installation):
     agent = await installation.start_agent()
     agent.playing = False
     await installation.start_operator()
@@ -203,7 +203,7 @@ async def test_a_suspended_episode_goes_on_where_it_was_and_with_the_time_that_i
 
 
 @pytest.mark.parametrize("answer", ["a refusal", "one without the sidecar's signature"])
-async def test_the_sidecar_hears_of_the_end_of_its_sandbox_until_it_has_understood(installation, answer):
+async def test_the_call_terminated_is_repeated_until_the_sidecar_answers(installation, answer):
     agent = await installation.start_agent()
     agent.playing = False
     await installation.start_operator()
@@ -242,7 +242,7 @@ async def test_cancelled_before_it_began_and_in_the_middle(installation):
     assert list(await installation.pods()) in (["running-1"], [])
 
 
-async def test_an_evicted_pod_costs_a_disruption_and_no_failure(installation):
+async def test_an_evicted_pod_counts_as_a_disruption_and_not_as_a_failure(installation):
     agent = await installation.start_agent()
     agent.playing = False
     await installation.start_operator()
@@ -275,7 +275,7 @@ async def test_deleted_in_the_middle_and_made_again(installation):
     assert (finished["metadata"]["uid"], finished["status"]["reason"]) == (again, "Resolved")
 
 
-async def test_no_sandbox_is_started_ahead_of_slots_and_priority_goes_first(installation):
+async def test_with_head_start_0_pods_wait_for_slots_in_the_order_of_priority(installation):
     agent = await installation.start_agent(slots=1)
     agent.playing = False
     await installation.start_operator(head_start=0)
@@ -299,7 +299,7 @@ async def test_no_sandbox_is_started_ahead_of_slots_and_priority_goes_first(inst
     assert installation.kubelet.most_running <= 2
 
 
-async def test_pods_that_cannot_start_take_no_slot_from_others(installation):
+async def test_pods_that_cannot_start_do_not_use_slots(installation):
     installation.kubelet.starting = False
     await installation.start_agent(slots=1)
     await installation.start_operator(head_start=0, max_stuck_pods=2)
@@ -321,7 +321,7 @@ async def test_pods_that_cannot_start_take_no_slot_from_others(installation):
     await reason_is(installation, "bad-2", "Unschedulable")
 
 
-async def test_an_image_is_pulled_once_another_is_there(installation):
+async def test_concurrent_pulls_of_images_are_limited(installation):
     installation.kubelet.starting = False
     await installation.start_agent(slots=9)
     await installation.start_operator(max_concurrent_pulls=1, image_mirrors={"docker.io": "mirror.example"})
@@ -355,7 +355,7 @@ async def test_a_model_that_fails_is_tried_again_in_the_same_pod(installation):
     assert (status["reason"], status["attempt"], status["assignment"]["failures"]) == ("Resolved", 1, 1)
 
 
-async def test_the_policy_is_there_before_the_first_pod(installation):
+async def test_the_network_policy_is_created_before_the_first_pod(installation):
     await installation.start_agent()
     await installation.start_operator()
     await installation.episode("fix")

@@ -14,7 +14,7 @@ async def held_by(installation, name, text):
     return await installation.status(name, f"{name} says {text}", waits)
 
 
-async def test_a_replaced_key_is_a_disruption_of_the_pods_made_with_the_old_one(installation):
+async def test_pods_created_with_a_replaced_key_count_as_disrupted(installation):
     agent = await installation.start_agent()
     agent.playing = False
     await installation.start_operator()
@@ -32,7 +32,7 @@ async def test_a_replaced_key_is_a_disruption_of_the_pods_made_with_the_old_one(
     assert (status.get("disruptions"), status.get("failures", 0)) == (1, 0)
 
 
-async def test_without_a_usable_key_the_leader_is_not_ready_and_episodes_say_so(installation):
+async def test_without_a_valid_key_the_leader_is_not_ready_and_episodes_show_the_cause(installation):
     short = {"metadata": {"name": "dgym-key"}, "data": {"key": base64.b64encode(b"short").decode()}}
     await installation.api.call("POST", installation.core("secrets"), short)
     operator = await installation.start_operator()
@@ -49,7 +49,7 @@ async def test_without_a_usable_key_the_leader_is_not_ready_and_episodes_say_so(
     assert (await get(operator, "/readyz"))[0] == 200
 
 
-async def test_agents_that_refuse_the_operator_make_it_unready_and_episodes_say_so(installation):
+async def test_if_agent_pods_refuse_the_token_the_operator_is_not_ready(installation):
     agent = await installation.start_agent()
     agent.key = "of another key"
     operator = await installation.start_operator()
@@ -65,7 +65,7 @@ async def test_agents_that_refuse_the_operator_make_it_unready_and_episodes_say_
     assert (await get(operator, "/readyz"))[0] == 200
 
 
-async def test_a_key_that_is_there_is_used_and_left_alone(installation):
+async def test_an_existing_key_is_used_and_not_changed(installation):
     key = bytes(range(32))
     data = {"key": base64.b64encode(key).decode()}
     given = await installation.api.call(

@@ -81,7 +81,7 @@ async def test_another_agent_pod_is_preferred_and_else_the_outage_is_waited_for(
     await until(available, "the set shows that the model is back")
 
 
-async def test_an_episode_whose_model_went_out_keeps_its_sandbox_and_takes_no_slot(installation):
+async def test_during_an_outage_an_episode_keeps_its_sandbox_and_uses_no_slot(installation):
     agent = await installation.start_agent(slots=1)
     agent.playing = False
     await installation.start_operator()

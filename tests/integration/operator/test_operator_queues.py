@@ -36,7 +36,7 @@ async def test_an_episode_waits_until_its_queue_admits_it(installation, kueue):
     await until(installation.is_empty, "the pod is gone, finalizer and all")
 
 
-async def test_a_preempted_episode_is_tried_again_and_nobody_is_blamed(installation, kueue):
+async def test_a_preempted_episode_is_retried_and_counts_as_disrupted(installation, kueue):
     agent = await installation.start_agent()
     agent.playing = False
     await kueue.admit(1)
@@ -67,7 +67,7 @@ async def test_a_queue_admits_one_after_the_other(installation, kueue):
 
 
 @pytest.mark.parametrize("spec", [{"cancel": True}, {"suspend": True}], ids=["cancelled", "suspended"])
-async def test_a_gated_pod_goes_with_its_attempt(installation, kueue, spec):
+async def test_a_gated_pod_is_deleted_when_its_attempt_ends(installation, kueue, spec):
     await installation.start_agent()
     await installation.start_operator()
     await installation.episode("queued", queueName="team")
@@ -77,7 +77,7 @@ async def test_a_gated_pod_goes_with_its_attempt(installation, kueue, spec):
     await until(installation.is_empty, "the pod is gone")
 
 
-async def test_a_pool_of_a_queue_serves_the_episodes_of_this_queue_alone(installation, kueue):
+async def test_a_sandbox_pool_with_a_queue_serves_only_episodes_of_this_queue(installation, kueue):
     agent = await installation.start_agent()
     await kueue.admit(1)
     await installation.start_operator()

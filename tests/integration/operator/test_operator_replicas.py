@@ -18,7 +18,7 @@ async def begin(installation, name="fix"):
     return agent, uid
 
 
-async def test_an_episode_of_a_lost_agent_goes_to_another_with_a_higher_epoch(installation):
+async def test_an_episode_of_a_lost_agent_pod_is_reassigned_with_a_higher_epoch(installation):
     first, second = await installation.start_agent("agent-0"), await installation.start_agent("agent-1")
     first.playing = second.playing = False
     await installation.start_operator(agent_pod_silence_seconds=1.5)
@@ -31,7 +31,7 @@ async def test_an_episode_of_a_lost_agent_goes_to_another_with_a_higher_epoch(in
     assert (await installation.finished("fix"))["status"]["assignment"]["agentPodUID"] == other.uid
 
 
-async def test_an_agent_that_restarts_in_place_is_told_again(installation):
+async def test_a_restarted_agent_pod_gets_its_assignments_again(installation):
     agent = await installation.start_agent()
     agent.playing = False
     await installation.start_operator()
@@ -56,7 +56,7 @@ async def test_an_agent_whose_pod_is_deleted_is_lost_at_once(installation):
     assert other.held[uid].epoch == 2
 
 
-async def test_a_new_leader_goes_on_where_the_old_one_stopped(installation):
+async def test_a_new_leader_continues_the_work_of_the_old_leader(installation):
     agent = await installation.start_agent(slots=1)
     agent.playing = False
     first = await installation.start_operator(head_start=0)
@@ -84,7 +84,7 @@ def _lists(operator):
     return sum(float(line.removeprefix(series)) for line in lines if line.startswith(series))
 
 
-async def test_a_leader_that_stops_hands_over_at_once(installation):
+async def test_a_stopping_leader_releases_the_lease_immediately(installation):
     agent = await installation.start_agent()
     agent.playing = False
     # If the second operator did not watch the Lease, it would retry only after minutes and the test would fail.

@@ -63,7 +63,7 @@ async def test_an_episode_takes_a_pod_that_waits_and_the_pool_makes_another(inst
     await until(gone, "the pod of the finished episode is deleted")
 
 
-async def test_more_episodes_than_pods_each_get_one(installation, bug):
+async def test_more_episodes_than_idle_pods_all_get_a_pod(installation, bug):
     agent = await installation.start_agent()
     await installation.start_operator()
     await pool(installation, maxIdle=4)
@@ -97,7 +97,7 @@ async def test_an_episode_whose_pod_is_another_gets_its_own(installation, bug, o
     await pool_is(installation, idle=2, claimed=0)
 
 
-async def test_an_inline_task_that_gives_the_same_pod_takes_one(installation, bug):
+async def test_an_episode_with_an_inline_task_and_an_equal_pod_claims_a_pod(installation, bug):
     agent = await installation.start_agent()
     await installation.start_operator()
     await pool(installation)
@@ -124,7 +124,7 @@ async def test_pods_are_replaced_once_they_are_not_what_an_episode_would_get(ins
     assert before not in after
 
 
-async def test_a_pool_goes_with_its_pods_and_without_those_that_episodes_have(installation, bug):
+async def test_deleting_a_pool_deletes_its_unclaimed_pods(installation, bug):
     agent = await installation.start_agent()
     agent.playing = False
     await installation.start_operator()
@@ -161,7 +161,7 @@ async def test_a_claim_whose_leader_dies_before_it_binds_is_bound_by_the_next(in
     assert len(agent.given) == 1
 
 
-async def test_a_pod_that_looks_like_one_of_the_pool_is_not_taken(installation, bug):
+async def test_a_forged_pod_of_a_pool_is_not_claimed(installation, bug):
     agent = await installation.start_agent()
     await installation.start_operator()
     await pool(installation, minIdle=1)
@@ -178,7 +178,7 @@ async def test_a_pod_that_looks_like_one_of_the_pool_is_not_taken(installation, 
     assert agent.given[0].pod_name != "aaa"
 
 
-async def test_a_pool_says_what_is_wrong(installation):
+async def test_a_pool_shows_the_reason_of_a_problem(installation):
     await installation.start_operator()
     await pool(installation)
     status = await pool_is(installation, reason="Refused")
@@ -187,7 +187,7 @@ async def test_a_pool_says_what_is_wrong(installation):
     await pool_is(installation, reason="Ready", idle=2)
 
 
-async def test_a_set_has_a_pool_of_its_own_until_its_last_episode_begins(installation, bug):
+async def test_a_set_has_a_sandbox_pool_until_its_last_episode_starts(installation, bug):
     agent = await installation.start_agent()
     agent.playing = False
     await installation.start_operator()

@@ -80,7 +80,7 @@ async def test_a_set_waits_for_its_tasks_and_keeps_to_them(installation):
     ]
 
 
-async def test_a_set_makes_no_more_episodes_once_its_cost_limit_is_spent(installation):
+async def test_a_set_creates_no_episodes_after_its_cost_limit_is_reached(installation):
     await make_tasks(installation, "a", "b", "c", "d")
     agent = await installation.start_agent()
     agent.playing = False

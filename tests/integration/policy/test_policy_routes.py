@@ -39,19 +39,19 @@ TOGETHER = (
 
 
 @pytest.mark.parametrize("routes", TOGETHER, ids=range(len(TOGETHER)))
-async def test_no_shell_commands_carry_a_protected_change(open_environment, routes):
+async def test_protected_changes_by_all_shell_commands_together_are_not_in_the_patch(open_environment, routes):
     await carries_nothing_protected(await open_environment(), "\n".join(SHELL[route] for route in routes))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("route", SHELL)
-async def test_no_shell_command_carries_a_protected_change(open_environment, route):
+async def test_a_protected_change_by_a_shell_command_is_not_in_the_patch(open_environment, route):
     await carries_nothing_protected(await open_environment(), SHELL[route])
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("routes", TOGETHER, ids=range(len(TOGETHER)))
-async def test_nor_do_they_without_isolation(open_environment, routes):
+async def test_protected_changes_without_isolation_are_not_in_the_patch(open_environment, routes):
     await carries_nothing_protected(await open_environment("none"), "\n".join(SHELL[route] for route in routes))
 
 
@@ -72,5 +72,5 @@ async def test_names_of_another_case_are_other_files(open_environment):
     assert paths_of(await environment.patch()) == names
 
 
-async def test_the_program_and_the_debugger_write_in_vain(open_environment, kind):
+async def test_protected_changes_by_program_and_debugger_are_not_in_the_patch(open_environment, kind):
     await program_and_debugger_write_in_vain(await open_environment(kind))

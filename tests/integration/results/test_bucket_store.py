@@ -34,18 +34,18 @@ async def test_objects_are_written_read_and_listed(store):
     assert store.uri("n/e/uid/1").endswith("/some/prefix/n/e/uid/1")
 
 
-async def test_the_first_writer_of_a_result_wins(store):
+async def test_create_does_not_overwrite_an_existing_object(store):
     assert await store.create(PATH, b"first")
     assert not await store.create(PATH, b"second")
     assert await store.read(PATH) == b"first"
 
 
-async def test_objects_do_not_grow(store):
+async def test_append_is_not_supported(store):
     assert not await store.append(PATH, b"x", size=0)
     assert await store.read(PATH) is None
 
 
-async def test_a_bucket_that_is_not_there(s3_server, store):
+async def test_a_missing_bucket_is_reported(s3_server, store):
     missing = open_store("s3://missing/x")
     for failing in (missing.check(), missing.write(PATH, b"")):
         with pytest.raises(StoreUnavailable, match="s3://missing/x"):

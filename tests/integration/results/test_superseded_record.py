@@ -61,7 +61,7 @@ async def test_a_superseded_drivers_last_save_leaves_a_longer_trajectory_alone(s
     assert await stored_steps(store) == list(range(8))
 
 
-async def test_the_longer_trajectory_wins_whoever_saved_last(store, new_record):
+async def test_the_longer_trajectory_is_kept_regardless_of_the_order_of_saves(store, new_record):
     superseded = await new_record(1)
     await superseded.save()
     driver = await new_record(2)
@@ -74,7 +74,7 @@ async def test_the_longer_trajectory_wins_whoever_saved_last(store, new_record):
     assert await stored_steps(store) == [0, 1, 2, 3, 4]
 
 
-async def test_what_is_no_trajectory_is_replaced(store, new_record):
+async def test_an_invalid_trajectory_is_replaced(store, new_record):
     await store.write(TRAJECTORY, b"{}\n" * 9)
     await (await new_record(2)).save()
     assert await stored_steps(store) == [0, 1]
@@ -111,7 +111,7 @@ async def test_an_attempt_with_a_result_is_not_given_up(store, new_record):
     assert await (await new_record(0)).result() == stored
 
 
-async def test_either_the_result_is_found_or_it_is_not_stored(store):
+async def test_concurrent_finish_and_give_up_agree_on_the_result(store):
     for attempt in range(1, 11):
         storing, recovering = (Record(store, f"n/e/uid/{attempt}", EpisodeLog().text) for _ in range(2))
         stored, found = await asyncio.gather(storing.finish(RESULT), recovering.give_up(), return_exceptions=True)

@@ -42,7 +42,7 @@ def frame(header: dict, payload: bytes = b"") -> bytes:
     ],
     ids=range(11),
 )
-async def test_what_is_not_the_protocol_ends_the_runner_or_gets_an_error(run_plain, interpreter, hostile):
+async def test_invalid_frames_end_the_runner_or_return_an_error(run_plain, interpreter, hostile):
     process, ours = run_plain(interpreter)
     with contextlib.suppress(OSError):
         ours.sendall(hostile)
@@ -159,7 +159,7 @@ async def test_a_manifest_without_end_is_refused():
     writer.close()
 
 
-async def test_every_pending_call_learns_of_the_loss(runner):
+async def test_a_lost_connection_raises_in_every_pending_call(runner):
     calls = [asyncio.create_task(runner.client.run("sleep 600", timeout_seconds=600)) for _ in range(10)]
     await runner.client.stat(["."])
     runner.process.kill()
@@ -184,7 +184,7 @@ async def test_the_runner_stays_small(start_runner, interpreter):
     assert runner.resident_kib() <= RESIDENT_BOUND_KIB
 
 
-async def test_standard_streams_carry_the_protocol_and_nothing_else_gets_between(interpreter, helpers, tmp_path):
+async def test_the_protocol_works_over_standard_streams_without_stray_output(interpreter, helpers, tmp_path):
     process = await asyncio.create_subprocess_exec(
         *("env", "-i", interpreter, "-I", "-S", "-B", helpers.compiled_main(interpreter), "--stdio"),
         stdin=subprocess.PIPE,
@@ -214,7 +214,7 @@ async def test_a_unix_socket_is_open_to_the_group_and_gone_once_taken(interprete
     assert await asyncio.to_thread(process.wait, 90) == 0
 
 
-async def test_a_socket_nobody_came_to_ends_with_a_signal(interpreter, helpers, tmp_path):
+async def test_a_runner_without_a_client_ends_at_sigterm(interpreter, helpers, tmp_path):
     path = tmp_path / "runner.sock"
     process = subprocess.Popen(
         [interpreter, "-I", "-S", "-B", helpers.compiled_main(interpreter), "--socket", str(path)]
@@ -234,7 +234,7 @@ def namespaces_work() -> bool:
     return subprocess.run(own_pid_namespace("true"), capture_output=True, check=False).returncode == 0
 
 
-async def test_as_process_one_it_reaps_orphans_and_obeys_sigterm(interpreter, helpers, tmp_path):
+async def test_as_process_1_the_runner_reaps_orphans_and_handles_sigterm(interpreter, helpers, tmp_path):
     if not namespaces_work():
         pytest.skip("no bubblewrap that can make a PID namespace")
     ours, theirs = socket.socketpair()

@@ -14,7 +14,7 @@ async def test_output_of_both_streams_keeps_its_order(sandbox):
     assert (result.text, result.exit_status, result.ended_by) == ("one\ntwo\nthree\n", 7, "exit")
 
 
-async def test_an_argument_list_goes_through_no_shell(sandbox):
+async def test_an_argument_list_is_executed_without_a_shell(sandbox):
     result = await sandbox.run(["printf", "%s|", "$HOME", "a b"])
     assert result.text == "$HOME|a b|"
 
@@ -25,7 +25,7 @@ async def test_standard_input_of_any_size_arrives_whole(sandbox):
     assert result.output == data
 
 
-async def test_without_input_a_reader_meets_the_end_of_file(sandbox):
+async def test_standard_input_is_empty_by_default(sandbox):
     assert (await sandbox.run(["cat"], timeout_seconds=20)).exit_status == 0
 
 
@@ -33,7 +33,7 @@ async def test_a_signal_is_a_negative_status(sandbox):
     assert (await sandbox.run("kill -SEGV $$")).exit_status == -11
 
 
-async def test_what_cannot_start_is_a_result_that_says_so(sandbox):
+async def test_a_command_that_cannot_start_returns_a_result_with_the_reason(sandbox):
     for command in (["no-such-program"], ["/"], [], ["a\0b"]):
         result = await sandbox.run(command)
         assert result.exit_status is None, command
@@ -95,7 +95,7 @@ async def test_an_activate_line_that_fails_fails_the_setup_with_its_output(start
         await runner.client.configure(SandboxSpec(workspace="/tmp", activate="echo the reason; false"))
 
 
-async def test_the_interpreter_of_the_task_comes_first(start_runner, interpreter, tmp_path):
+async def test_the_interpreter_of_the_task_is_first_on_path(start_runner, interpreter, tmp_path):
     programs = tmp_path / "venv" / "bin"
     programs.mkdir(parents=True)
     (programs / "python").symlink_to(sys.executable)
@@ -105,7 +105,7 @@ async def test_the_interpreter_of_the_task_comes_first(start_runner, interpreter
     assert result.text.split() == [str(programs / "python"), str(tmp_path / "venv")]
 
 
-async def test_the_report_comes_apart_from_the_output_through_a_high_descriptor(sandbox):
+async def test_the_report_is_separate_from_the_output_and_uses_a_high_descriptor(sandbox):
     # The descriptor stays open in programs that close all low descriptors.
     close = 'for n in 3 4 5 6 7 8 9; do eval "exec $n>&-"; done'
     line = f"{close}; echo out; echo told >&$DGYM_REPORT_FD; echo $DGYM_REPORT_FD"
@@ -121,7 +121,7 @@ async def test_a_report_may_be_large_and_has_an_end(sandbox):
     assert (len(result.report), result.text) == (16 * 1024**2, "done\n")
 
 
-async def test_without_report_there_is_no_descriptor(sandbox):
+async def test_without_report_a_descriptor_is_not_inherited(sandbox):
     assert (await sandbox.run("echo ${DGYM_REPORT_FD-none}; ls /proc/self/fd | wc -l")).text.split() == ["none", "4"]
 
 

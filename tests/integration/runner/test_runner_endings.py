@@ -63,7 +63,7 @@ async def test_a_program_may_clean_up_when_it_runs_out_of_time(sandbox):
     assert (result.exit_status, result.ended_by) == (3, "timeout")
 
 
-async def test_one_that_ignores_the_request_is_killed(sandbox):
+async def test_a_command_that_ignores_sigterm_is_killed(sandbox):
     line = "trap '' TERM; echo hi; while :; do sleep 0.01; done"
     result = await run_out_of_time(sandbox.run, line, "hi\n")
     assert (result.text, result.exit_status, result.ended_by) == ("hi\n", -9, "timeout")
@@ -90,7 +90,7 @@ async def test_no_daemon_of_a_command_that_has_ended_is_left(sandbox, interprete
     assert (await sandbox.run("echo alive")).text == "alive\n"
 
 
-async def test_no_daemon_that_forks_all_the_time_is_left(sandbox, interpreter, helpers, mark):
+async def test_end_processes_kills_a_daemon_that_forks_repeatedly(sandbox, interpreter, helpers, mark):
     again = "import os\nfor number in range(20):\n    if os.fork(): os._exit(0)\n"
     daemon = f"{again}os.setsid()\nos.execve({interpreter!r}, [{interpreter!r}, __file__, {mark!r}], {{}})\n"
     await sandbox.write_file("daemon.py", daemon.encode())
@@ -100,7 +100,7 @@ async def test_no_daemon_that_forks_all_the_time_is_left(sandbox, interpreter, h
     assert await sandbox.processes() == []
 
 
-async def test_commands_go_before_the_runner_when_memory_runs_out(sandbox):
+async def test_commands_are_preferred_by_the_oom_killer(sandbox):
     preferred = 'while [ "$(cat /proc/$$/oom_score_adj)" != 1000 ]; do sleep 0.01; done'
     result = await sandbox.run(preferred, timeout_seconds=60)
     assert (result.exit_status, result.ended_by) == (0, "exit")
@@ -128,7 +128,7 @@ async def test_background_jobs_that_hold_the_pipes_do_not_delay_the_answer(sandb
     await helpers.eventually(lambda: not helpers.alive_with(mark))
 
 
-async def test_what_leaves_the_session_lives_until_the_runner_ends(runner, helpers, mark):
+async def test_a_process_in_its_own_session_runs_until_the_runner_ends(runner, helpers, mark):
     line = f"setsid bash -c 'touch on; exec -a {mark} sleep 600' & until [ -e on ]; do sleep 0.01; done"
     await runner.client.run(line)
     await helpers.eventually(lambda: helpers.alive_with(f"{mark} 600"))
@@ -144,7 +144,7 @@ async def test_the_output_of_a_slow_pipeline_member_is_not_lost(sandbox):
 
 
 @pytest.mark.parametrize("manner", ["terminated in another thread", "asked", "gone", "terminated"])
-async def test_nothing_survives_the_end(runner, interpreter, helpers, mark, manner):
+async def test_every_process_is_killed_when_the_runner_ends(runner, interpreter, helpers, mark, manner):
     await runner.client.write_file("escapee.py", ESCAPEE.encode())
     for kind in ("tagged", "clean"):
         await runner.client.run([interpreter, "escapee.py", mark, kind])
@@ -172,7 +172,7 @@ async def test_nothing_survives_the_end(runner, interpreter, helpers, mark, mann
         await runner.client.stat(["."])
 
 
-async def test_giving_up_a_command_ends_it(sandbox, helpers, mark):
+async def test_a_cancelled_command_is_killed(sandbox, helpers, mark):
     task = asyncio.create_task(
         sandbox.run(["bash", "-c", f": {mark}; while :; do sleep 0.1; done"], timeout_seconds=600)
     )
@@ -184,7 +184,7 @@ async def test_giving_up_a_command_ends_it(sandbox, helpers, mark):
     assert (await sandbox.run("echo on")).text == "on\n"
 
 
-async def test_a_program_that_leaks_memory_is_ended_and_the_runner_goes_on(start_runner, interpreter):
+async def test_a_program_that_leaks_memory_is_killed_and_the_runner_continues(start_runner, interpreter):
     runner = await start_runner(interpreter, limits=SandboxLimits(memory_bytes=120_000_000))
     other = asyncio.create_task(runner.client.run("sleep 600", timeout_seconds=600))
     leak = (
@@ -218,7 +218,7 @@ async def test_cpu_time_and_file_size_are_limited(start_runner, interpreter):
     assert (await runner.client.stat(["big"]))[0].size <= 100_000
 
 
-async def test_limits_are_the_commands_and_not_the_runners(start_runner, interpreter):
+async def test_limits_of_commands_do_not_apply_to_the_runner(start_runner, interpreter):
     runner = await start_runner(interpreter, limits=SandboxLimits(file_size_bytes=1000))
     await runner.client.write_file("larger", b"x" * 5000)
     assert (await runner.client.stat(["larger"]))[0].size == 5000
@@ -245,7 +245,7 @@ async def test_commands_start_while_others_are_killed(sandbox):
     await asyncio.gather(start_many(), start_many(), kill_many(), kill_many())
 
 
-async def test_a_runner_without_descriptors_refuses_calls_and_lives(runner):
+async def test_a_runner_without_free_descriptors_refuses_calls_and_continues(runner):
     resource.prlimit(runner.process.pid, resource.RLIMIT_NOFILE, (0, 0))
     for _ in range(3):
         with pytest.raises(OSError, match="Too many open files"):

@@ -27,7 +27,7 @@ def tar_of(files: dict[str, bytes]) -> bytes:
     return data.getvalue()
 
 
-async def test_a_file_comes_back_as_it_was_written(sandbox):
+async def test_a_written_file_is_read_unchanged(sandbox):
     for size in (0, 1, 64 * 1024, 64 * 1024 + 1, 3_000_000):
         data = os.urandom(size)
         await sandbox.write_file("deep/er/file.bin", data)
@@ -81,7 +81,7 @@ CHANGES = [
 ]
 
 
-async def test_what_may_have_changed_since_the_baseline_leads_to_the_manifest(sandbox):
+async def test_baseline_and_reported_changes_give_the_new_manifest(sandbox):
     for name in ("kept", "gone", "same"):
         await sandbox.write_file(name, b"a")
     assert await sandbox.changed() is None
@@ -98,7 +98,7 @@ async def test_what_may_have_changed_since_the_baseline_leads_to_the_manifest(sa
         assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} <= changed.keys()
 
 
-async def test_what_has_settled_and_did_not_change_is_not_read_again(sandbox):
+async def test_unchanged_files_are_not_reported_as_changed(sandbox):
     await sandbox.run("for i in $(seq 50); do echo $i > f$i; done; sleep 0.15")
     await sandbox.digest(begin=True)
     assert await sandbox.changed() == {}
@@ -175,7 +175,7 @@ async def test_failures_inside_are_the_exceptions_of_python(sandbox):
         await sandbox.remove(["."])
 
 
-async def test_stat_describes_what_is_there(sandbox):
+async def test_stat_describes_every_type_of_file(sandbox):
     await sandbox.run("mkdir d; echo hi > d/f; ln -s d/f good; ln -s /nowhere bad; mkfifo p; chmod 600 d/f")
     found = await sandbox.stat(["d", "d/f", "good", "bad", "p", "none", "d/f/below"])
     assert [each.type for each in found] == ["directory", "file", "symlink", "symlink", "other", "missing", "missing"]
@@ -184,7 +184,7 @@ async def test_stat_describes_what_is_there(sandbox):
     assert found[3].real_path == "/nowhere"
 
 
-async def test_listing_goes_as_deep_as_asked_and_never_through_links(sandbox):
+async def test_a_listing_has_the_requested_depth_and_does_not_follow_links(sandbox):
     await sandbox.run("mkdir -p a/b/c; touch z a/y a/b/x; ln -s a loop; ln -s .. a/up")
     assert [each.path for each in await sandbox.list_directory()] == ["a", "loop", "z"]
     two = await sandbox.list_directory(depth=2)
@@ -207,7 +207,7 @@ async def test_names_that_are_not_utf8_are_shown_escaped_and_marked(sandbox):
     assert {path: entry.type for path, entry in manifest.items()} == {"caf\\xe9": "unnamed", "ok": "file"}
 
 
-async def test_the_manifest_leaves_out_what_is_nobodys_work(sandbox):
+async def test_the_manifest_excludes_version_control_caches_and_bytecode(sandbox):
     await sandbox.run(
         "mkdir -p .git src/__pycache__ .pytest_cache src/empty; touch .git/x src/__pycache__/a.pyc src/b.pyo "
         ".pytest_cache/y src/a.py; ln -s src/a.py link; mkfifo pipe; chmod 755 src/a.py"
@@ -242,7 +242,7 @@ async def test_the_manifest_notices_modes_links_and_removals(sandbox):
     assert (after["a"].mode, after["link"].target) == (0o700, "b")
 
 
-async def test_a_tree_goes_in_and_comes_out(sandbox):
+async def test_an_unpacked_tree_can_be_packed_again(sandbox):
     files = {f"d{number % 7}/f{number}": os.urandom(number * 37) for number in range(300)}
     await sandbox.put_archive(chunks_of(tar_of(files)), path="tree")
     manifest = await sandbox.manifest()
@@ -253,7 +253,7 @@ async def test_a_tree_goes_in_and_comes_out(sandbox):
     assert out == {f"tree/{name}": content for name, content in files.items() if name[:2] == "d3" or name == "d1/f1"}
 
 
-async def test_links_and_modes_travel_as_they_are(sandbox):
+async def test_archives_keep_links_and_modes(sandbox):
     await sandbox.run("mkdir t; echo x > t/f; chmod 755 t/f; ln -s f t/link; mkfifo t/pipe")
     data = b"".join([chunk async for chunk in sandbox.get_archive(["t"])])
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
@@ -278,7 +278,7 @@ async def test_archives_that_lead_outside_are_refused(sandbox):
     assert set(await sandbox.manifest()) == {"large"}
 
 
-async def test_asking_for_what_is_not_there_is_an_error(sandbox):
+async def test_archiving_a_missing_path_raises(sandbox):
     with pytest.raises(FileNotFoundError):
         [chunk async for chunk in sandbox.get_archive(["missing"])]
 
@@ -299,7 +299,7 @@ async def test_more_paths_than_a_header_takes(sandbox):
     assert await sandbox.manifest() == {}
 
 
-async def test_a_workspace_of_too_many_files_has_no_manifest(sandbox):
+async def test_the_manifest_of_too_many_files_raises(sandbox):
     await sandbox.run("mkdir d; touch a b d/c")
     assert len(await sandbox.manifest(limit=4)) == 3
     with pytest.raises(OSError, match="more than 3 files and directories") as caught:
@@ -307,7 +307,7 @@ async def test_a_workspace_of_too_many_files_has_no_manifest(sandbox):
     assert caught.value.errno == errno.E2BIG
 
 
-async def test_what_is_no_path_is_an_error_and_not_the_end(sandbox):
+async def test_an_invalid_path_raises_and_the_runner_continues(sandbox):
     for path in ("a\0b", "x" * 5000, "\udc80"):
         with pytest.raises(OSError):
             await sandbox.stat([path])
@@ -316,7 +316,7 @@ async def test_what_is_no_path_is_an_error_and_not_the_end(sandbox):
         assert await sandbox.manifest() == {}, path
 
 
-async def test_a_slow_consumer_holds_up_nobody_and_fills_no_memory(runner):
+async def test_a_slow_reader_does_not_block_other_calls_or_use_memory(runner):
     await runner.client.run("head -c 60000000 /dev/zero > big")
     before = runner.resident_kib()
     stream = runner.client.get_archive(["big"])
@@ -330,7 +330,7 @@ async def test_a_slow_consumer_holds_up_nobody_and_fills_no_memory(runner):
     assert runner.resident_kib() < before + 3000
 
 
-async def test_a_consumer_that_stops_early_ends_the_packing(sandbox, helpers):
+async def test_closing_the_stream_stops_the_packing(sandbox, helpers):
     await sandbox.run("head -c 60000000 /dev/zero > big")
     stream = sandbox.get_archive(["big"])
     await anext(stream)

@@ -41,7 +41,7 @@ async def test_everything_that_outlives_its_process_is_removed(first, interprete
     assert await found(first, interpreter) == 0
 
 
-async def test_where_nothing_was_left_nothing_is_said(first):
+async def test_without_leftover_objects_there_are_no_notes(first):
     cleared = await first.clear_ipc()
     assert (cleared.removed, cleared.left, cleared.notes) == (0, 0, ())
 
@@ -64,7 +64,7 @@ time.sleep(600)
     assert await found(first, interpreter) == 0
 
 
-async def test_what_belongs_to_another_user_is_counted(start_runner, interpreter, container):
+async def test_objects_of_another_user_are_counted_as_left(start_runner, interpreter, container):
     # The verifier has no rights to the objects of the sandbox's user: it is root, but without capabilities.
     private = f"import ctypes, os; os.setuid(65534); assert ctypes.CDLL(None).msgget({KEY}, 0o1600) >= 0"
     below = [*container, "--as-pid-1", "--cap-add", "ALL", "sh", "-c", f'{interpreter} -c "$0" && exec "$@"', private]

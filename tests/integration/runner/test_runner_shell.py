@@ -39,7 +39,7 @@ SURVIVABLE = [
 ]
 
 
-async def test_directory_variables_functions_aliases_and_options_carry_over(sandbox):
+async def test_the_shell_keeps_directory_variables_functions_aliases_and_options(sandbox):
     await sandbox.run("mkdir -p 'a b'")
     first = await sandbox.shell(
         "cd 'a b'; plain='x y'; export exported=$'1\\n2'; declare -a list=(p 'q r'); declare -A map=([k]='v w')\n"
@@ -112,7 +112,7 @@ async def test_the_shell_has_no_terminal_input(sandbox):
     assert (await sandbox.shell("read line; echo $?", timeout_seconds=20)).text == "1\n"
 
 
-async def test_nothing_of_the_machinery_shows(sandbox):
+async def test_variables_and_functions_of_dgym_are_not_visible_in_the_shell(sandbox):
     result = await sandbox.shell("set | grep -v BASH_EXECUTION_STRING | grep -c __dgym; echo $#; alias; declare -F")
     await sandbox.shell("set -v; true")
     assert result.text.splitlines()[1:] == ["0"]

@@ -51,7 +51,7 @@ def make_old(path):
     os.utime(path, (0, 0), follow_symlinks=False)
 
 
-def test_what_a_killed_process_left_is_removed_and_what_lives_is_kept(machine_state, clean):
+def test_leftovers_of_a_killed_process_are_removed_and_those_of_a_live_process_kept(machine_state, clean):
     owners = [
         subprocess.Popen([sys.executable, "-c", OWNER], env=machine_state, stdout=subprocess.PIPE, text=True)
         for _ in range(2)

@@ -136,7 +136,7 @@ async def test_every_engine_that_does_not_answer_is_named_with_the_reason(comput
         await find_engine("podman")
 
 
-async def test_docker_may_be_podman_by_another_name(computer):
+async def test_podman_installed_as_docker_is_recognised(computer):
     computer.install("podman")
     shutil.move(computer.bin / "podman", computer.bin / "elsewhere")
     program = computer.bin / "docker"
@@ -181,7 +181,7 @@ class TestChoice:
         assert await self.choose(image="some/image") == "docker"
         assert await self.choose() is None
 
-    async def test_without_bubblewrap_every_task_does(self, computer):
+    async def test_without_bubblewrap_every_task_runs_in_a_container(self, computer):
         self.bubblewrap = False
         computer.install("docker")
         assert await self.choose() == "docker"
@@ -198,14 +198,14 @@ class TestChoice:
             with pytest.raises(ManifestError, match="is in the image 'some/image'"):
                 await self.choose(sandbox, image="some/image", delivered=False)
 
-    async def test_an_interpreter_of_this_machine_keeps_out_of_containers(self, computer):
+    async def test_a_task_with_an_interpreter_of_this_machine_does_not_run_in_a_container(self, computer):
         computer.install("podman")
         assert await self.choose(image="some/image", python="/usr/bin/python3") is None
         with pytest.raises(ManifestError, match="which is not available in a container"):
             await self.choose("container", python="/usr/bin/python3")
 
     @pytest.mark.parametrize("sandbox", ["bubblewrap", "none"])
-    async def test_what_was_asked_for_is_taken(self, computer, sandbox):
+    async def test_the_requested_kind_of_sandbox_is_chosen(self, computer, sandbox):
         computer.install("podman")
         assert await self.choose(sandbox, image="some/image") is None
         assert await self.choose("container") == "podman"
@@ -214,7 +214,7 @@ class TestChoice:
 # Images
 
 
-async def test_an_image_that_is_there_is_not_pulled(computer, engine):
+async def test_an_existing_image_is_not_pulled(computer, engine):
     computer.add_image("some/image:1", user="1000:1000")
     image = await ensure_image(engine, "some/image:1")
     assert image == Image("some/image:1", "id-of-some/image:1", "1000:1000", digest="id-of-some/image:1")
@@ -226,7 +226,7 @@ async def test_the_digest_of_an_image_is_that_of_its_registry(computer, engine):
     assert (await ensure_image(engine, "registry.example/task:1")).digest == "sha256:1f3a"
 
 
-async def test_a_missing_image_is_pulled_once_for_all_who_want_it(computer, engine):
+async def test_concurrent_requests_pull_a_missing_image_once(computer, engine):
     reported = []
     images = await asyncio.gather(*(ensure_image(engine, "some/image:2", reported.append) for _ in range(4)))
     assert len(set(images)) == len(computer.calls("pull")) == 1
@@ -234,7 +234,7 @@ async def test_a_missing_image_is_pulled_once_for_all_who_want_it(computer, engi
     assert "waiting for another process that pulls some/image:2" in reported
 
 
-async def test_what_cannot_be_pulled_says_why(computer, engine):
+async def test_a_failed_pull_is_reported_with_the_reason(computer, engine):
     with pytest.raises(SandboxStartFailed, match=r"(?s)'absent:1' cannot be pulled: .*manifest unknown"):
         await ensure_image(engine, "absent:1")
     with pytest.raises(SandboxStartFailed, match="was pulled, but"):
@@ -249,7 +249,7 @@ async def test_images_of_this_machine_are_never_pulled(computer, engine):
     assert not computer.calls("pull")
 
 
-async def test_an_engine_that_cannot_tell_is_not_one_without_the_image(computer, tmp_path):
+async def test_an_engine_that_fails_is_not_reported_as_missing_the_image(computer, tmp_path):
     program = tmp_path / "docker"
     program.write_text("#!/bin/sh\necho 'Cannot connect to the daemon' >&2\nexit 1\n")
     program.chmod(0o755)
@@ -257,7 +257,7 @@ async def test_an_engine_that_cannot_tell_is_not_one_without_the_image(computer,
         await ensure_image(Engine(program=str(program), flavor="docker"), DEFAULT_IMAGE)
 
 
-async def test_an_answer_that_makes_no_sense_is_shown(tmp_path):
+async def test_an_invalid_answer_of_the_engine_is_in_the_message(tmp_path):
     program = tmp_path / "podman"
     program.write_text("#!/bin/sh\necho '[]'\n")
     program.chmod(0o755)
@@ -326,7 +326,7 @@ async def test_an_image_without_the_repository_is_refused(computer, open_contain
     assert await (await open_container(delivered=False)).read_file("code.py") == b""
 
 
-async def test_an_engine_that_disappears_is_an_error_of_ours(computer, open_container, engine):
+async def test_a_missing_engine_raises_sandbox_start_failed(computer, open_container, engine):
     Path(engine.program).unlink()
     with pytest.raises(SandboxStartFailed, match="cannot be run"):
         await open_container()
@@ -336,7 +336,7 @@ async def test_an_engine_that_disappears_is_an_error_of_ours(computer, open_cont
 # Leftovers
 
 
-async def test_containers_that_nobody_owns_are_removed(computer, open_container, engine):
+async def test_abandoned_containers_are_removed(computer, open_container, engine):
     label = f"dev.dgym.sandbox={cleanup.scope()}"
     sandbox = await open_container()
     computer.add_container("dgym-abandoned", label)
@@ -355,7 +355,7 @@ async def test_the_first_container_of_a_process_removes_them(computer, open_cont
     assert "dgym-abandoned" in computer.containers
 
 
-async def test_failing_to_remove_them_is_no_reason_not_to_start(computer, engine, caplog):
+async def test_a_failed_removal_of_abandoned_containers_is_only_logged(computer, engine, caplog):
     Path(engine.program).unlink()
     await cleanup.remove_abandoned_once(engine)
     assert "abandoned containers could not be removed" in caplog.text

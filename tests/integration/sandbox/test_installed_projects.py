@@ -125,7 +125,7 @@ async def test_an_installation_in_the_sandbox_is_written_beside_the_workspace(ki
 
 
 @pytest.mark.thorough
-async def test_what_a_build_writes_into_the_repository_is_in_no_patch(kind):
+async def test_files_of_a_build_are_not_in_the_patch(kind):
     files = {
         **FILES,
         "pyproject.toml": PYPROJECT + '[tool.hatch.build.hooks.custom]\npath = "build_hook.py"\n',
@@ -156,7 +156,7 @@ pytest.write_text("#!/bin/sh\\nexit 0\\n")
 
 
 @pytest.mark.thorough
-async def test_what_the_build_commands_write_into_the_environment_decides_nothing(kind):
+async def test_changes_of_the_environment_by_build_commands_do_not_affect_the_score(kind):
     """Build commands run code of the agent: links, scripts, hooks and modules of the environment are restored."""
     files = {
         **FILES,

@@ -34,7 +34,7 @@ async def test_a_running_command_ends_with_the_sandbox(sandbox, machine):
         assert (await running).exit_status != 0
 
 
-async def test_the_directory_is_gone_whatever_modes_were_set(sandbox, kind):
+async def test_the_directory_is_removed_regardless_of_its_modes(sandbox, kind):
     await sandbox.run("mkdir -p a/b && touch a/b/c && chmod 000 a/b a && ln -s /etc out && mkfifo pipe")
     directory = sandbox._prepared.directory.path
     assert directory.exists()
@@ -58,7 +58,7 @@ async def test_a_cancelled_stop_is_completed(sandbox, machine):
     assert machine.marked() == []
 
 
-async def test_calls_after_stop_say_that_the_sandbox_is_gone(sandbox):
+async def test_calls_after_stop_raise_sandbox_lost(sandbox):
     await sandbox.stop()
     with pytest.raises(SandboxLost):
         await sandbox.run("true")
@@ -71,7 +71,7 @@ async def test_a_program_cannot_kill_the_runner_from_inside(open_sandbox, isolat
     assert (await sandbox.run("echo alive")).text == "alive\n"
 
 
-async def test_nothing_is_left_of_a_runner_that_its_program_killed(open_sandbox, machine):
+async def test_processes_of_a_killed_runner_are_removed(open_sandbox, machine):
     sandbox = await open_sandbox("none")
     await sandbox.run(machine.command())
     await machine.until(machine.marked)
@@ -81,7 +81,7 @@ async def test_nothing_is_left_of_a_runner_that_its_program_killed(open_sandbox,
     assert machine.marked() == []
 
 
-async def test_nothing_survives_the_death_of_its_owner(kind, machine, tmp_path, monkeypatch):
+async def test_all_processes_end_if_the_owner_is_killed(kind, machine, tmp_path, monkeypatch):
     owner = textwrap.dedent(
         """
         import asyncio, sys

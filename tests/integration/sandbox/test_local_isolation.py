@@ -63,7 +63,7 @@ async def test_only_workspace_home_and_temporary_files_can_be_written(open_sandb
 
 
 @pytest.mark.attack("egress")
-async def test_no_privilege_no_network_and_nobody_else_inside(open_sandbox, isolated):
+async def test_a_sandbox_has_no_privileges_network_or_other_processes(open_sandbox, isolated):
     sandbox = await open_sandbox(isolated)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
         name = f"dgym-test-{os.getpid()}"
@@ -140,7 +140,7 @@ async def test_two_sandboxes_do_not_share_files(open_sandbox, kind):
 
 
 @pytest.mark.parametrize("workspace", ["/workspace", "/testbed", "/usr/src/app", "/home/agent/project", "/tmp/repo"])
-async def test_the_workspace_stands_where_the_task_wants_it(open_sandbox, isolated, workspace):
+async def test_the_workspace_is_at_the_path_of_the_task(open_sandbox, isolated, workspace):
     sandbox = await open_sandbox(isolated, workspace=workspace)
     assert sandbox.workspace == workspace
     await sandbox.write_file("file.txt", b"text")
@@ -160,7 +160,7 @@ async def test_ordinary_programs_work(sandbox):
 
 
 @pytest.mark.attack("shared-objects")
-async def test_what_one_sandbox_leaves_in_its_ipc_namespace_the_other_does_not_find(open_sandbox, isolated):
+async def test_ipc_objects_of_one_sandbox_are_not_visible_in_another(open_sandbox, isolated):
     sandbox, verifier = await open_sandbox(isolated), await open_sandbox(isolated)
     left = await sandbox.run(["python", "-c", LEAVE])
     assert left.exit_status == 0, left.text

@@ -100,7 +100,7 @@ async def test_the_private_temporary_directory_cannot_fill_the_memory(open_sandb
     assert int(result.text.splitlines()[-1]) <= 64 * MEGABYTE
 
 
-def test_a_control_group_holds_its_processes_and_goes_with_them():
+def test_a_control_group_can_be_removed_after_its_processes_ended():
     name = f"dgym-test-{os.getpid()}"
     group = ControlGroup.make(name, SandboxLimits(processes=10, memory_bytes=100 * MEGABYTE))
     if group is None:

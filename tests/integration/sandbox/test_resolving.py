@@ -33,7 +33,7 @@ def wheels(request, tmp_path, monkeypatch):
     return add
 
 
-def test_requirements_get_versions_and_what_contradicts_or_has_no_wheel_is_left_out(wheels):
+def test_requirements_in_conflict_or_without_a_wheel_are_left_out(wheels):
     one = wheels("one", "1.0")
     wheels("one", "2.0")
     two = wheels("two", "1.5", "one<2")
@@ -52,13 +52,13 @@ def test_a_conflict_leaves_out_the_later_list_although_older_versions_have_no_wh
     assert pinned.left_out == (("one>=2", "it contradicts the other requirements"),)
 
 
-def test_what_cannot_be_resolved_at_all_is_an_error(wheels):
+def test_unresolvable_requirements_raise_setup_failed(wheels):
     wheels("two", "1.5", "nowhere")
     with pytest.raises(SetupFailed, match="could not be resolved"):
         asyncio.run(pin_requirements([["two"]]))
 
 
-def test_requirements_that_need_what_has_no_wheel_do_not_stop_the_others(wheels):
+def test_a_requirement_whose_dependency_has_no_wheel_is_left_out_alone(wheels):
     one = wheels("one", "1.0")
     wheels("old_mypy", "0.9", "typed-ast")
     pinned = asyncio.run(pin_requirements([["one"], ["old-mypy==0.9"]]))
@@ -97,7 +97,7 @@ def test_an_environment_of_hashed_lines_is_installed_once(wheels):
     assert wheels("one", "1.0", "pytest") not in pins
 
 
-def test_what_the_hashed_lines_do_not_name_is_installed_beside_them(wheels):
+def test_distributions_without_hashes_are_installed_separately(wheels):
     one = wheels("one", "1.0")
     wheels("one", "2.0")
     wheels("pytest", "1.0", "one")

@@ -56,12 +56,12 @@ def test_a_bare_environment_holds_nothing_of_dgym(bare):
     assert list(bare.rglob("*dgym*/*")) == []
 
 
-def test_what_is_there_is_not_compiled_again(bare):
+def test_an_environment_contains_bytecode(bare):
     packages = next(bare.glob("lib/python*/site-packages"))
     assert list((packages / "_pytest" / "__pycache__").glob("*.pyc"))
 
 
-async def test_many_who_want_the_same_build_it_once(cache):
+async def test_concurrent_requests_build_an_environment_once(cache):
     reported: list[str] = []
     paths = await asyncio.gather(*(ensure_environment((), progress=reported.append) for _ in range(3)))
     assert len(set(paths)) == 1
@@ -69,7 +69,7 @@ async def test_many_who_want_the_same_build_it_once(cache):
     assert sum("waiting for another process" in line for line in reported) == 2
 
 
-async def test_an_unfinished_environment_is_built_anew(cache):
+async def test_an_unfinished_environment_is_built_again(cache):
     path = Path(await ensure_environment(()))
     (path / ".dgym-ready").unlink()
     (path / "bin" / "python").unlink()
@@ -77,7 +77,7 @@ async def test_an_unfinished_environment_is_built_anew(cache):
     assert (path / "bin" / "python").exists()
 
 
-async def test_a_missing_index_is_said_plainly(cache):
+async def test_an_unreachable_package_index_is_reported(cache):
     reported: list[str] = []
     with pytest.raises(SetupFailed, match="package index cannot be reached"):
         await ensure_environment(["dgym-test-requirement==1"], progress=reported.append)
@@ -85,13 +85,13 @@ async def test_a_missing_index_is_said_plainly(cache):
     assert not any((path / ".dgym-ready").exists() for path in (cache / "dgym" / "environments").iterdir())
 
 
-def test_another_version_of_python_gets_no_copy_of_ours(bare):
+def test_pytest_is_not_copied_for_another_version_of_python(bare):
     interpreter = inspect_interpreter(str(bare / "bin" / "python"))
     assert pytest_distributions(interpreter)
     assert pytest_distributions(type(interpreter)(**{**vars(interpreter), "version": (3, 8, 1)})) == ()
 
 
-async def test_the_environment_comes_first_in_the_sandbox(kind, bare):
+async def test_the_environment_is_first_on_path(kind, bare):
     sandbox = await LocalProvider(SandboxSpec(python=str(bare)), kind=kind).sandbox()
     try:
         result = await sandbox.run("command -v python pytest; python -m pytest --version")

@@ -77,7 +77,7 @@ async def test_repeated_resets_replay_once(open_session):
     assert (await session.step(2, "bash cat counter")).text.count("once") == 1
 
 
-async def test_a_poisoned_step_is_left_out_and_the_episode_goes_on(open_session):
+async def test_a_poisoned_step_is_left_out_and_the_episode_continues(open_session):
     steps = [*await take(open_session, REPAIR), killed(2)]
     session = await open_session(reset=False, provider=OneSandbox, trajectory=trajectory(steps, 2))
     last = await session.reset(key="k")
@@ -126,7 +126,7 @@ async def test_limits_count_the_steps_and_rewrites_of_the_earlier_attempt(open_s
     assert (await again.step(3, "rewrite calc.py 2 <c>    return b + a</c>")).end_reason == EndReason.RESOLVED
 
 
-async def test_a_replay_that_goes_otherwise_is_noted_and_goes_on(open_session):
+async def test_a_divergent_replay_is_noted_and_continues(open_session):
     steps = await take(open_session, "bash test ! -e /tmp/there && echo 1 > one.txt", "bash test -e one.txt")
     steps[1] = Step(
         seq=1, call=ToolCall(tool="bash", arguments={"command": "exit 3"}), observation=steps[1].observation
@@ -208,7 +208,7 @@ async def test_a_third_death_counts_without_a_score(open_session, bomb):
     assert "nothing was scored: two sandboxes died" in result.message
 
 
-async def test_a_replay_without_end_is_no_way_out_for_one_who_has_killed_a_sandbox(open_session, monkeypatch):
+async def test_a_replay_timeout_after_a_poisoned_step_counts_as_the_second_death(open_session, monkeypatch):
     steps = [*await take(open_session, REPAIR, "bash true"), killed(3)]
     monkeypatch.setattr(_journal, "REPLAY_TIMEOUT_SECONDS", 0.5)
     slow = ToolCall(tool="bash", arguments={"command": "sleep 600"})

@@ -93,7 +93,7 @@ class Frail(LocalProvider):
         return sandbox
 
 
-async def test_a_sandbox_that_dies_after_the_last_step_is_scored_by_its_replay_and_blames_no_step(open_episode):
+async def test_a_death_after_the_last_step_is_scored_by_replay_without_a_poisoned_step(open_episode):
     session = await open_episode(provider=Frail)
     await session.step(1, REPAIR)
     await session.step(2, "bash echo 1 > a.txt")
@@ -126,7 +126,7 @@ def remembering(opened):
     return Remembering
 
 
-async def test_a_step_that_is_sent_to_a_dead_sandbox_is_executed_in_the_next_and_not_blamed(open_episode):
+async def test_a_step_sent_to_a_dead_sandbox_runs_in_the_next_and_is_not_poisoned(open_episode):
     opened = []
     session = await open_episode(provider=remembering(opened))
     for seq in (1, 2):
@@ -143,7 +143,7 @@ async def test_a_step_that_is_sent_to_a_dead_sandbox_is_executed_in_the_next_and
         await session.step(3, "bash true")
 
 
-async def test_a_step_that_kills_its_sandbox_just_after_its_answer_is_blamed(open_episode):
+async def test_a_step_whose_sandbox_dies_before_its_digest_is_poisoned(open_episode):
     opened = []
     session = await open_episode(provider=remembering(opened))
     sandbox = opened[0]
@@ -216,13 +216,13 @@ async def test_setup_commands_do_not_count_against_the_replay(open_episode, trap
     assert observation.end_reason is None
 
 
-async def test_a_sandbox_that_takes_long_to_remove_costs_no_outcome(open_session):
+async def test_a_slow_removal_of_the_sandbox_does_not_change_the_outcome(open_session):
     session = await open_session(termination=SandboxTermination(timeout_seconds=0.0))
     await session.step(1, REPAIR)
     assert (await session.step(2, "submit")).end_reason == EndReason.RESOLVED
 
 
-async def test_what_a_sandbox_shares_is_cleared_after_its_end_and_before_the_verifier_runs_anything(open_session):
+async def test_shared_files_are_cleared_between_sandbox_and_verifier(open_session):
     order = []
 
     class Watched(LocalProvider):
@@ -253,7 +253,7 @@ async def test_what_a_sandbox_shares_is_cleared_after_its_end_and_before_the_ver
     assert (result.resolved, "cleared 3 objects" in result.notes) == (True, True)
 
 
-async def test_nothing_is_cleared_under_a_sandbox_that_still_runs(open_session):
+async def test_shared_files_are_not_cleared_while_the_sandbox_runs(open_session):
     async def confirmed():
         return False
 

@@ -34,7 +34,7 @@ async def test_a_repeated_step_runs_once(open_session):
     assert [step.seq for step in session.trajectory(start=2)] == [2, 3]
 
 
-async def test_a_driver_that_goes_away_finds_its_step_done(open_session):
+async def test_a_step_of_a_cancelled_driver_is_executed_once(open_session):
     session = await open_session()
     asking = asyncio.create_task(session.step(1, "bash sleep 0.3; echo once >> counter"))
     done, _ = await asyncio.wait([asking], timeout=0.1)
@@ -81,7 +81,7 @@ async def test_every_kind_of_change_is_in_the_patch(open_session, tmp_path):
 
 
 @pytest.mark.parametrize("rules", ["/*\n!/calc.py\n", "calc.py\n", "*\n"])
-async def test_a_repair_counts_whatever_gitignore_has(open_session, rules):
+async def test_a_repair_counts_regardless_of_gitignore(open_session, rules):
     session = await open_session(files={**FILES, ".gitignore": rules})
     await session.step(1, REPAIR)
     await session.step(2, "bash echo new > log.txt; sed -i 's/hello/bye/' tool.sh")
@@ -94,7 +94,7 @@ async def test_a_repair_counts_whatever_gitignore_has(open_session, rules):
     )
 
 
-async def test_two_who_ask_for_the_changes_at_once_get_the_same(open_session):
+async def test_concurrent_requests_for_the_patch_return_the_same(open_session):
     session = await open_session()
     await session.step(1, REPAIR)
     one, other = await asyncio.gather(session.patch(), session.patch())
@@ -102,7 +102,7 @@ async def test_two_who_ask_for_the_changes_at_once_get_the_same(open_session):
     assert "-    return a - b\n+    return a + b" in one
 
 
-async def test_what_cannot_be_carried_stays_behind_and_the_rest_is_scored(open_session):
+async def test_changes_that_cannot_be_copied_are_dropped_and_the_rest_is_scored(open_session):
     names = "; ".join(f"f{number}=$(printf '{number}\\377')" for number in range(5))
     session = await open_session(
         setupCommands=["head -c 17000000 /dev/zero > large.bin", f"{names}; touch $f0 $f1 $f2", "mkfifo pipe"]
@@ -181,7 +181,7 @@ async def test_a_submission_that_is_not_evaluated_ends_without_a_score(open_sess
     ],
     ids=["files", "paths"],
 )
-async def test_more_changes_than_can_be_carried_count(open_session, make, message):
+async def test_too_many_changes_count_as_unresolved(open_session, make, message):
     session = await open_session()
     await session.step(1, REPAIR)
     await session.step(2, f"bash python3 - <<'END'\nimport os\n{make}\nEND")
@@ -223,7 +223,7 @@ async def test_hidden_files_and_the_test_patch_reach_the_verifier_only(open_sess
     assert session.result.tests == {"test_hidden.py::test_negative": "passed", "test_calc.py::test_more": "passed"}
 
 
-async def test_what_the_agent_installed_or_left_running_does_not_reach_the_score(open_session):
+async def test_programs_and_processes_of_the_agent_do_not_affect_the_score(open_session):
     session = await open_session(entrypoint=PYTEST)
     await session.step(
         1,
@@ -251,13 +251,13 @@ async def test_exit_status_scoring(open_session):
     assert (await again.finish()).resolved
 
 
-async def test_cancelling_scores_what_is_there(open_session):
+async def test_a_cancelled_episode_is_scored(open_session):
     session = await open_session()
     result = await session.finish(EndReason.CANCELLED)
     assert (result.reason, result.score, result.max_score) == (EndReason.CANCELLED, 0, 1)
 
 
-async def test_the_deadline_scores_by_itself(open_session):
+async def test_the_episode_is_scored_at_its_deadline_without_a_call(open_session):
     session = await open_session(limits=EpisodeLimits(deadline_seconds=0.5))
     async with asyncio.timeout(60):
         while session.result is None:
@@ -267,7 +267,7 @@ async def test_the_deadline_scores_by_itself(open_session):
     assert last.end_reason == EndReason.DEADLINE_EXCEEDED
 
 
-async def test_a_call_after_the_end_is_no_step(open_session):
+async def test_a_call_after_the_end_does_not_count_as_a_step(open_session):
     session = await open_session()
     await session.step(1, "bash true")
     result = await session.finish(EndReason.DEADLINE_EXCEEDED)
@@ -277,7 +277,7 @@ async def test_a_call_after_the_end_is_no_step(open_session):
     assert session.steps == result.steps == 1
 
 
-async def test_without_rewrites_there_is_no_tool_for_them(open_session):
+async def test_with_max_rewrites_0_the_tool_rewrite_is_missing(open_session):
     session = await open_session(limits=EpisodeLimits(max_rewrites=0))
     assert "rewrite" not in session.tools
     observation = await session.step(1, REPAIR)
@@ -326,7 +326,7 @@ async def test_closing_leaves_no_process(open_session):
         await session.patch()
 
 
-async def test_a_solution_that_does_not_apply_says_where(open_session):
+async def test_a_solution_that_does_not_apply_is_reported_with_file_and_hunk(open_session):
     session = await open_session(solution="--- a/calc.py\n+++ b/calc.py\n@@ -1,1 +1,1 @@\n-nothing\n+something\n")
     with pytest.raises(ManifestError, match=r"spec.solution does not apply .* calc.py: hunk 1"):
         await session.apply_solution()

@@ -62,7 +62,7 @@ async def ask(url, *, retry_limits=QUICK, **options):
 
 
 @pytest.mark.parametrize("first", [RUNNING, BUSY, (0, b""), (502, b"<html>Bad Gateway</html>")])
-async def test_it_asks_the_same_again_until_it_is_answered(scripted, first):
+async def test_a_call_is_repeated_until_it_is_answered(scripted, first):
     url, requests = await scripted(first, first, GOOD)
     assert await ask(url, epoch="4.proof") == Accepted()
     assert len(requests) >= 3
@@ -74,14 +74,14 @@ async def test_it_asks_the_same_again_until_it_is_answered(scripted, first):
 @pytest.mark.parametrize(
     ("answer", "expected"), [(BUSY, "wait"), ((0, b""), "does not answer"), (RUNNING, "does not end")]
 )
-async def test_its_patience_has_an_end(scripted, answer, expected):
+async def test_repetitions_end_after_the_retry_limits(scripted, answer, expected):
     url, requests = await scripted(answer)
     with pytest.raises(SandboxLost, match=expected):
         await ask(url, retry_limits=SHORT)
     assert len(requests) > 2
 
 
-async def test_nobody_there_is_the_same_as_no_answer():
+async def test_a_refused_connection_counts_as_no_answer():
     with pytest.raises(SandboxLost, match="does not answer"):
         await ask("http://127.0.0.1:1", retry_limits=SHORT)
 
@@ -94,7 +94,7 @@ async def test_a_refusal_is_final(scripted):
 
 
 @pytest.mark.parametrize("answer", [(200, b"nonsense"), (404, b"nginx"), (400, b'{"code": "new"}'), (301, b"")])
-async def test_an_answer_that_is_none_of_ours_is_an_infrastructure_fault(scripted, answer):
+async def test_an_answer_outside_of_the_protocol_raises_infrastructure_error(scripted, answer):
     url, _ = await scripted(answer)
     with pytest.raises(InfrastructureError):
         await ask(url)
@@ -125,7 +125,7 @@ async def release(url, retry_limits):
         await preparation.close()
 
 
-async def test_a_pod_that_is_gone_needs_not_be_told_that_it_may_go(scripted):
+async def test_releasing_a_missing_pod_succeeds(scripted):
     await release("http://127.0.0.1:1", SHORT)
     url, _ = await scripted((409, msgspec.json.encode(error_body(ErrorCode.SUPERSEDED, "gone"))))
     with pytest.raises(Superseded):
@@ -133,7 +133,7 @@ async def test_a_pod_that_is_gone_needs_not_be_told_that_it_may_go(scripted):
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN])
-async def test_a_pod_of_somebody_else_at_its_address_needs_not_be_told_either(scripted, code):
+async def test_a_release_refused_by_another_pod_at_the_address_succeeds(scripted, code):
     url, requests = await scripted((code.status, msgspec.json.encode(error_body(code, "another's token"))))
     await release(url, QUICK)
     assert len(requests) == 1

@@ -93,7 +93,7 @@ async def test_a_bound_sidecar_serves_a_whole_episode(pooled, helpers):
         assert token_digest(token) not in log
 
 
-async def test_it_answers_to_nothing_else_before(waiting):
+async def test_an_unbound_sidecar_serves_only_probes_and_bind(waiting):
     assert (await waiting.raw("GET", calls.HEALTH))[0] == 200
     status, body = await waiting.raw("GET", calls.READY)
     assert (status, body) == (503, b"the sandbox's runner has not started yet\n")
@@ -120,7 +120,7 @@ async def test_a_repetition_is_answered_alike_and_another_attempt_is_a_conflict(
     assert await waiting.bind() == (200, {"running": False})
 
 
-async def test_of_two_attempts_at_once_one_has_it(waiting):
+async def test_only_one_of_several_concurrent_binds_succeeds(waiting):
     answers = await asyncio.gather(*(waiting.bind(attempt=number) for number in range(1, 9)))
     assert sorted(status for status, _ in answers) == [200] + [409] * 7
     bound = next(number for number, (status, _) in enumerate(answers, 1) if status == 200)
@@ -128,7 +128,7 @@ async def test_of_two_attempts_at_once_one_has_it(waiting):
 
 
 @pytest.mark.attack("tokens")
-async def test_only_the_token_of_the_pod_binds_it_and_it_is_good_for_nothing_else(waiting):
+async def test_only_the_bind_token_can_bind_and_it_cannot_make_other_calls(waiting):
     wrong = [
         *waiting.tokens.values(),
         token_digest(BIND_TOKEN),
@@ -176,7 +176,7 @@ async def test_a_recording_of_the_call_binds_nothing(pooled, tmp_path, waiting):
         ({"operate_sha256": token_digest(BIND_TOKEN)}, "operateSha256 is the digest of the token that binds"),
     ],
 )
-async def test_a_bind_that_makes_no_sense_binds_nothing(waiting, change, fragment):
+async def test_an_invalid_bind_request_is_refused(waiting, change, fragment):
     data = msgspec.json.encode(msgspec.to_builtins(waiting.binding()) | _camel(change))
     status, body = await waiting.raw("POST", calls.BIND.path, token=BIND_TOKEN, data=data)
     assert (status, body["code"]) == (400, "invalid_argument")
@@ -208,7 +208,7 @@ async def test_a_signal_ends_one_that_was_bound_and_never_prepared(waiting):
 
 
 @pytest.mark.parametrize("bound", [False, True])
-async def test_one_that_was_restarted_is_never_bound(waiting, bound):
+async def test_a_restarted_sidecar_cannot_be_bound(waiting, bound):
     if bound:
         assert (await waiting.bind())[0] == 200
     waiting.process.kill()
@@ -244,7 +244,7 @@ async def _state(pod):
     return (await pod.raw("GET", calls.STATE.path, role=Role.OPERATE))[1]
 
 
-async def test_a_request_that_was_begun_before_finds_the_attempt_that_was_bound_meanwhile(waiting):
+async def test_a_bind_request_that_began_before_another_bind_is_refused(waiting):
     begun = []
     for number in (3, 4):
         recording = recorded_bind(waiting.binding(attempt=number))

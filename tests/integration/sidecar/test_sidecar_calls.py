@@ -72,7 +72,7 @@ class LossyProxy:
                 await sending.drain()
 
 
-async def test_lost_answers_cost_nothing_and_execute_nothing_twice(pod):
+async def test_lost_answers_do_not_repeat_steps(pod):
     await pod.prepare()
     async with LossyProxy(pod.url) as proxy:
         env = pod.connect(url=proxy.url)
@@ -151,7 +151,7 @@ async def _exists(pod, name):
         await asyncio.sleep(0.01)
 
 
-async def test_a_superseded_driver_is_told_so_even_while_its_call_runs(pod, helpers):
+async def test_a_superseded_driver_is_refused_even_while_its_call_runs(pod, helpers):
     await pod.prepare(epoch=1)
     old = pod.connect(epoch=1, reset_key="k")
     await old.reset()
@@ -172,14 +172,14 @@ async def test_a_superseded_driver_is_told_so_even_while_its_call_runs(pod, help
     assert new.trajectory()[-1].call.tool == "bash"
 
 
-async def test_an_external_driver_supersedes_no_agent(pod):
+async def test_an_external_driver_does_not_supersede_the_agent_pod(pod):
     client = await pod.prepare(epoch=1, driver_idle_seconds=60.0)
     env = pod.connect(epoch=2**53)
     await env.reset()
     assert [step.seq for step in await read_steps(client, 0)] == [0]
 
 
-async def test_another_reset_is_a_conflict(pod):
+async def test_a_reset_with_another_key_is_a_conflict(pod):
     await begin(pod)
     with pytest.raises(ConflictError, match="another key"):
         await pod.connect().reset()
@@ -187,7 +187,7 @@ async def test_another_reset_is_a_conflict(pod):
     assert (status, body["code"]) == (400, "invalid_argument")
 
 
-async def test_calls_out_of_order_say_what_is_missing(pod):
+async def test_calls_in_the_wrong_order_report_the_missing_call(pod):
     env = pod.connect()
     with pytest.raises(ConflictError, match="not prepared"):
         await env.reset()
@@ -199,7 +199,7 @@ async def test_calls_out_of_order_say_what_is_missing(pod):
     assert "not reset" in body["message"]
 
 
-async def test_preparing_twice_is_harmless_and_otherwise_a_conflict(pod):
+async def test_an_equal_preparation_is_idempotent_and_a_different_one_is_a_conflict(pod):
     client = await pod.prepare(instructions="one")
     await pod.prepare(instructions="one", limits=EpisodeLimits(deadline_seconds=60))
     status, body = await pod.raw("PUT", "/v1/workspace", role=Role.PREPARE, data=b"tar")
@@ -254,7 +254,7 @@ CALLS = [
 
 
 @pytest.mark.attack("tokens")
-async def test_each_call_is_for_the_token_of_its_role_alone(new_pod):
+async def test_each_call_accepts_only_tokens_of_its_roles(new_pod):
     pod = await new_pod().start(runners=False, operated=False)
     for method, path, *roles in CALLS:
         assert (await pod.raw(method, path))[1]["code"] == "unauthenticated"
@@ -271,7 +271,7 @@ async def test_each_call_is_for_the_token_of_its_role_alone(new_pod):
     await env.close()
 
 
-async def test_what_is_open_needs_no_token(new_pod):
+async def test_probes_do_not_need_a_token(new_pod):
     pod = await new_pod().start(runners=False, operated=False)
     assert (await pod.raw("GET", "/healthz"))[0] == 200
     status, body = await pod.raw("GET", "/readyz")
@@ -325,12 +325,12 @@ async def test_a_call_that_takes_long_is_asked_again_until_it_is_answered(new_po
     assert (await env.finish()).steps == 1
 
 
-async def test_a_wrong_task_is_the_users_to_repair(pod):
+async def test_an_unknown_tool_raises_manifest_error(pod):
     with pytest.raises(ManifestError, match="no_such"):
         await pod.prepare(tools=("no_such",))
 
 
-async def test_an_observer_prepares_and_collects_what_somebody_outside_drives(pod, helpers):
+async def test_an_agent_pod_prepares_and_collects_an_externally_driven_episode(pod, helpers):
     observer = await pod.prepare(epoch=3)
     env = pod.connect()
     await env.reset()
@@ -343,7 +343,7 @@ async def test_an_observer_prepares_and_collects_what_somebody_outside_drives(po
     await observer.call(calls.RELEASE, ReleaseRequest(result_uri="file:///result.json"))
 
 
-async def test_a_driver_without_an_assignment_yields_to_one_that_has_one(pod):
+async def test_an_assigned_driver_supersedes_a_driver_without_an_assignment(pod):
     await pod.prepare()
     env = pod.connect(reset_key="k")
     await env.reset()

@@ -61,7 +61,7 @@ async def flood(host, port):
 
 @pytest.mark.attack("flood")
 @pytest.mark.parametrize("allow_local", [False, True])
-async def test_unfinished_headers_by_the_thousand_take_no_memory(new_pod, allow_local):
+async def test_thousands_of_unfinished_headers_do_not_use_much_memory(new_pod, allow_local):
     pod = new_pod(allow_local_connections=allow_local)
     process = pod.start_process(fresh=True)
     host, port = await pod.listening()

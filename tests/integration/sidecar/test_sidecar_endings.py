@@ -21,7 +21,7 @@ async def begin(pod, **prepared):
     return env
 
 
-async def test_the_deadline_ends_and_scores_it_while_nobody_calls(pod, helpers):
+async def test_the_episode_is_scored_at_its_deadline_without_calls(pod, helpers):
     env = await begin(pod, limits=EpisodeLimits(deadline_seconds=0.5))
     outcome = await helpers.wait(pod.termination)
     assert (outcome.reason, outcome.resolved, outcome.score, outcome.max_score) == ("DeadlineExceeded", False, 0, 1)
@@ -57,7 +57,7 @@ async def test_an_idle_driver_that_repaired_nothing_is_the_reason_of_the_end(pod
     assert EndReason.DRIVER_IDLE.is_counted
 
 
-async def test_a_driver_that_never_comes_is_waited_for_no_longer_than_an_idle_one(pod, helpers):
+async def test_a_driver_without_any_call_counts_as_idle(pod, helpers):
     await pod.prepare(driver_idle_seconds=0.3)
     outcome = await helpers.wait(pod.termination)
     assert (outcome.reason, outcome.max_score, outcome.steps) == ("DriverIdle", 0, 0)
@@ -101,7 +101,7 @@ async def test_tokens_reported_after_the_end_count_and_are_signed(pod, helpers):
 
 
 @pytest.mark.attack("stalled-runner")
-async def test_nothing_is_scored_before_the_sandbox_is_seen_dead(new_pod, helpers):
+async def test_scoring_waits_until_the_sandbox_has_terminated(new_pod, helpers):
     pod = await new_pod().start(operated=False)
     env = await begin(pod)
     await env.step(helpers.repair)
@@ -125,7 +125,7 @@ async def unconfirmed(pod, helpers):
 
 
 @pytest.mark.attack("stalled-runner")
-async def test_a_sandbox_that_is_seen_running_after_its_time_was_hijacked(new_pod, helpers):
+async def test_a_sandbox_that_runs_after_its_stop_timeout_is_not_scored(new_pod, helpers):
     pod = await new_pod(stop_timeout_seconds=0.1).start(operated=False)
     finishing = await unconfirmed(pod, helpers)
     before, after = (datetime.now(UTC) + timedelta(seconds=seconds) for seconds in (-60, 60))
@@ -139,7 +139,7 @@ async def test_a_sandbox_that_is_seen_running_after_its_time_was_hijacked(new_po
     assert pod.termination().reason == EndReason.SANDBOX_KILLED
 
 
-async def test_an_operator_that_comes_late_costs_no_outcome(new_pod, helpers):
+async def test_a_late_operator_does_not_change_the_outcome(new_pod, helpers):
     pod = await new_pod(stop_timeout_seconds=0.1).start(operated=False)
     finishing = await unconfirmed(pod, helpers)
     assert pod.termination() is None
@@ -148,7 +148,7 @@ async def test_an_operator_that_comes_late_costs_no_outcome(new_pod, helpers):
     assert pod.termination().resolved
 
 
-async def test_an_operator_that_never_comes_is_no_fault_of_the_agent(new_pod, helpers):
+async def test_without_the_operator_the_sandbox_counts_as_lost(new_pod, helpers):
     pod = await new_pod(stop_timeout_seconds=0.1, confirmation_seconds=0.1).start(operated=False)
     finishing = await unconfirmed(pod, helpers)
     with pytest.raises(SandboxLost, match="operator did not report"):
@@ -165,7 +165,7 @@ async def test_a_sandbox_that_was_not_ordered_to_end_may_run(pod):
     ] == 400
 
 
-async def test_a_sandbox_that_dies_under_a_step_is_no_observation_and_no_end(new_pod):
+async def test_a_sandbox_death_during_a_step_raises_and_does_not_end_the_episode(new_pod):
     pod = await new_pod().start(operated=False)
     env = await begin(pod)
     await env.step("bash echo kept > kept.txt")
@@ -199,7 +199,7 @@ async def test_a_step_that_was_sent_after_the_death_of_the_sandbox_is_not_poison
     assert [step.seq for step in env.trajectory()] == [0, 1]
 
 
-async def test_a_setup_that_fails_ends_the_attempt_before_it_cost_anything(pod, helpers):
+async def test_a_failed_setup_ends_the_attempt_at_the_reset(pod, helpers):
     await pod.prepare(setupCommands=["echo broken >&2; exit 3"])
     env = pod.connect(reset_key="k")
     for _ in range(2):
@@ -212,7 +212,7 @@ async def test_a_setup_that_fails_ends_the_attempt_before_it_cost_anything(pod, 
     assert "broken" in outcome.message
 
 
-async def test_the_deadline_waits_while_no_agent_serves_the_episode(pod):
+async def test_the_deadline_is_paused_while_no_agent_pod_serves_the_episode(pod):
     env = await begin(pod, limits=EpisodeLimits(deadline_seconds=600))
     deadline = pod.attempt.session.deadline
     assert (await pod.raw("POST", "/v1/pause", role=Role.OPERATE, data=b'{"epoch": 0}'))[0] == 200
@@ -239,7 +239,7 @@ async def test_cancelling_scores_what_there_is(pod, helpers):
     assert pod.termination().resolved
 
 
-async def test_cancelling_says_whether_the_attempt_has_ended(new_pod, helpers):
+async def test_cancel_returns_whether_the_attempt_has_ended(new_pod, helpers):
     pod = await new_pod().start(operated=False)
     env = await begin(pod)
     await env.step(helpers.repair)
@@ -261,7 +261,7 @@ async def test_cancelling_before_the_reset_is_an_end_too(new_pod):
         await pod.connect().reset()
 
 
-async def test_releasing_says_where_the_result_is_and_ends_the_attempt(pod):
+async def test_release_records_the_address_of_the_result_and_ends_the_attempt(pod):
     client = await pod.prepare()
     env = pod.connect()
     await env.reset()
@@ -273,7 +273,7 @@ async def test_releasing_says_where_the_result_is_and_ends_the_attempt(pod):
     assert (status, body["code"]) == (410, "attempt_over")
 
 
-async def test_an_agent_that_could_not_go_on_says_why(new_pod):
+async def test_the_reason_of_a_release_is_the_outcome(new_pod):
     pod = await new_pod().start(operated=False)
     client = await pod.prepare()
     body = ReleaseRequest(reason=EndReason.MODEL_ERROR, message="the model does not answer")

@@ -93,7 +93,7 @@ async def test_a_repository_that_the_image_holds_needs_no_upload(pod, helpers):
     assert (await env.patch()).count("diff --git") == 1
 
 
-async def test_the_step_limit_ends_it_and_says_so(pod):
+async def test_the_step_limit_ends_the_episode_with_its_reason(pod):
     await pod.prepare(limits=EpisodeLimits(max_steps=2))
     env = pod.connect()
     await env.reset()
@@ -116,7 +116,7 @@ async def test_only_the_role_that_prepares_has_the_solution(pod):
     assert (await env.finish()).resolved
 
 
-async def test_it_blocks_for_who_wants_it_to(pod, helpers):
+async def test_the_blocking_environment_drives_an_episode(pod, helpers):
     await pod.prepare()
     made = dgym.RepoEnv.connect(pod.url, pod.tokens[Role.DRIVE], render_mode="ansi")
 
@@ -131,7 +131,7 @@ async def test_it_blocks_for_who_wants_it_to(pod, helpers):
     assert await asyncio.to_thread(drive)
 
 
-async def test_what_belongs_to_local_episodes_is_refused(pod):
+async def test_options_of_local_episodes_are_refused(pod):
     await pod.prepare()
     env = pod.connect()
     with pytest.raises(ValueError, match="task"):
@@ -151,7 +151,7 @@ def other_task():
     return msgspec.convert({"metadata": {"name": "other"}, "spec": {}}, dgym.DebugTask)
 
 
-async def test_the_driver_says_why_it_gives_up(pod):
+async def test_finish_records_the_reason_of_the_driver(pod):
     await pod.prepare()
     env = pod.connect()
     await env.reset()
@@ -160,7 +160,7 @@ async def test_the_driver_says_why_it_gives_up(pod):
     assert await env.finish() == result
 
 
-async def test_who_resets_under_the_same_key_takes_up_the_episode(pod, helpers):
+async def test_a_reset_with_the_same_key_resumes_the_episode(pod, helpers):
     await pod.prepare()
     first = pod.connect(reset_key="episode", epoch=1)
     await first.reset()

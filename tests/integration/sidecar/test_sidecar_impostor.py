@@ -40,7 +40,7 @@ async def impostor():
 
 
 @pytest.mark.attack("impostor")
-async def test_a_forged_outcome_is_refused_and_its_request_is_no_credential(new_pod, impostor):
+async def test_a_forged_outcome_is_refused_and_a_captured_request_cannot_be_reused(new_pod, impostor):
     url, received = impostor
     pod = await new_pod().start(operated=False, runners=False)
     for role, ask, body in (
@@ -68,7 +68,7 @@ async def test_a_forged_outcome_is_refused_and_its_request_is_no_credential(new_
 
 @pytest.mark.attack("impostor")
 @pytest.mark.parametrize("compressed", [False, True])
-async def test_an_answer_without_end_takes_no_memory(compressed):
+async def test_an_endless_answer_does_not_use_much_memory(compressed):
     bomb = gzip.compress(bytes(2**26)) if compressed else b"x" * 2**16
     sent = 0
 
@@ -103,7 +103,7 @@ async def test_an_answer_without_end_takes_no_memory(compressed):
 
 
 @pytest.mark.attack("tokens")
-async def test_a_request_is_taken_once_and_with_its_own_body(new_pod):
+async def test_a_signed_request_is_accepted_only_once_and_only_with_its_body(new_pod):
     pod = await new_pod().start(operated=False, runners=False)
 
     async def send(authorization, data=b"{}"):
@@ -131,7 +131,7 @@ async def test_a_request_outside_of_the_window_is_refused(new_pod, seconds):
 
 
 @pytest.mark.attack("tokens")
-async def test_the_digest_in_the_pod_is_no_token(new_pod):
+async def test_the_digest_of_a_token_is_not_accepted_as_a_token(new_pod):
     pod = await new_pod().start(operated=False, runners=False)
     client = PodClient(pod.url, token_digest(pod.tokens[Role.PREPARE]))
     with pytest.raises(AccessRefused):

@@ -26,7 +26,7 @@ def peak_bytes(process):
     ],
     ids=["300 MB", "no text", "many equal lines", "many lines"],
 )
-async def test_many_changed_bytes_cost_an_outcome_and_not_the_sidecar(new_pod, command, left_behind):
+async def test_many_changed_bytes_are_unresolved_and_the_sidecar_survives(new_pod, command, left_behind):
     pod = new_pod()
     pod.start_runners()
     pod.settings.directory.mkdir()

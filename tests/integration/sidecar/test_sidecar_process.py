@@ -55,7 +55,7 @@ async def test_a_sidecar_serves_one_attempt_and_leaves_its_outcome(new_pod, help
     await helpers.wait(lambda: pod.runners["verifier"].poll() is not None)
 
 
-async def test_a_signal_ends_it_and_a_restart_knows_that_its_trajectory_is_lost(new_pod):
+async def test_a_restarted_sidecar_reports_that_its_trajectory_is_lost(new_pod):
     pod = new_pod()
     pod.start_runners()
     process = pod.start_process(fresh=True)
@@ -92,7 +92,7 @@ def test_a_wrong_environment_is_named():
     assert "DGYM_SIDECAR_PREPARE_SHA256" in answer.stderr
 
 
-def test_what_it_does_without_is_there_for_tools_that_need_it():
+def test_modules_that_the_sidecar_does_not_load_can_still_be_imported():
     code = (
         "import sys, dgym.sidecar.__main__ as sidecar\n"
         "with sidecar._without_tls():\n"

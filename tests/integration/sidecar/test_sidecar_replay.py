@@ -47,7 +47,7 @@ async def recorded(tmp_path, new_pod, helpers):
     return env.trajectory()
 
 
-async def test_a_second_pod_goes_on_after_the_last_step(pod, recorded):
+async def test_a_second_pod_continues_after_the_last_step(pod, recorded):
     used = Usage(input_tokens=70, output_tokens=3)
     await pod.prepare(trajectory=RecordedTrajectory(steps=tuple(recorded)), usage=used)
     env = pod.connect()
@@ -96,7 +96,7 @@ async def test_the_poisoned_step_of_this_pod_is_reported_and_not_those_before(po
     assert (status, body["poisonedStep"]) == (200, 4)
 
 
-async def test_a_reset_that_was_not_recorded_is_answered_with_the_new_one(pod, recorded):
+async def test_a_reset_that_was_not_recorded_is_replaced_by_a_new_reset(pod, recorded):
     """The store was unavailable for the first pod, so the second pod only gets the number of the poisoned step."""
     past = make_past((), None, [OmittedStep(step=2, reason="OOMKilled")])
     await pod.prepare(trajectory=past.trajectory)
@@ -127,7 +127,7 @@ async def test_two_poisoned_steps_end_the_attempt_with_a_signed_outcome(pod, rec
     assert (await state(pod)).ended
 
 
-async def test_a_trajectory_that_is_none_is_refused(pod, recorded):
+async def test_an_invalid_trajectory_is_refused(pod, recorded):
     with pytest.raises(ManifestError, match="trajectory"):
         await pod.prepare(trajectory=RecordedTrajectory(steps=tuple(recorded[1:])))
     await pod.prepare(trajectory=RecordedTrajectory(steps=tuple(recorded)))

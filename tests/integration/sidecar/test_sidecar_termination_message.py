@@ -40,7 +40,7 @@ async def killed(process, number=signal.SIGKILL):
     await asyncio.to_thread(process.wait, 90)
 
 
-async def test_one_that_is_killed_under_a_step_leaves_its_number(served):
+async def test_a_sidecar_killed_during_a_step_leaves_the_number_of_the_step(served):
     pod, process, env = served
     step = await begun_step(pod, env)
     await killed(process)
@@ -51,14 +51,14 @@ async def test_one_that_is_killed_under_a_step_leaves_its_number(served):
     step.cancel()
 
 
-async def test_one_that_is_killed_between_steps_leaves_none(served):
+async def test_a_sidecar_killed_between_steps_leaves_no_step_number(served):
     pod, process, _ = served
     await killed(process)
     message = pod.termination_message()
     assert (message.step_in_flight, message.shutdown_requested) == (None, False)
 
 
-async def test_one_that_is_told_to_end_says_so(served):
+async def test_a_sidecar_that_gets_sigterm_records_the_requested_shutdown(served):
     pod, process, env = served
     step = await begun_step(pod, env)
     await killed(process, signal.SIGTERM)
@@ -110,7 +110,7 @@ async def test_a_sandbox_that_died_is_known_from_the_message_as_well(pod):
     assert (pod.termination_message().poisoned_step, pod.termination_message().shutdown_requested) == (1, True)
 
 
-async def test_nothing_is_said_before_there_is_anything_to_say(pod):
+async def test_the_termination_message_is_written_after_the_preparation(pod):
     assert pod.termination_message() is None
     await pod.prepare()
     message = await eventually(pod.termination_message)

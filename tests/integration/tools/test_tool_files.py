@@ -42,13 +42,13 @@ async def test_listdir_shows_a_tree_with_marks_and_without_hidden_files(bench, b
     assert (await bench.text("listdir pkg/deep")).splitlines() == ["pkg/deep/", "  mod.py"]
 
 
-async def test_what_tools_leave_behind_is_not_in_the_tree(make_bench):
+async def test_caches_of_tools_are_not_listed(make_bench):
     left = {f"{name}/file": "" for name in (".pytest_cache", ".mypy_cache", ".ruff_cache", ".tox", "a/__pycache__")}
     bench = await make_bench({"a/b.py": "", "CACHEDIR.TAG": "", **left})
     assert (await bench.text("listdir . 3")).splitlines() == ["./", "  CACHEDIR.TAG", "  a/", "    b.py"]
 
 
-async def test_listdir_is_bounded_and_says_so(make_bench, sandbox, monkeypatch):
+async def test_listdir_is_limited_and_reports_the_limit(make_bench, sandbox, monkeypatch):
     bench = await make_bench({})
     await sandbox.run("mkdir empty many && cd many && touch $(seq 1 700)")
     text = await bench.text("listdir many")
@@ -119,7 +119,7 @@ async def test_a_wrong_path_or_range_is_answered_with_what_is_valid(bench, actio
 @pytest.mark.parametrize(
     "path", ["secret/keep.py", "secret", "pkg/hidden.py", "through/keep.py", "pkg/../secret/keep.py"]
 )
-async def test_hidden_files_look_like_missing_ones(bench, sandbox, path):
+async def test_hidden_files_are_reported_as_missing(bench, sandbox, path):
     await sandbox.run("ln -s secret through")
     assert "through" not in await bench.text("listdir")
     for action in (f"view {path}", f"listdir {path}", f"grep SECRET {path}"):

@@ -81,7 +81,7 @@ async def test_a_command_that_pdb_refuses_is_not_ok(bench):
     assert lines(bench) == [(1, 3)]
 
 
-async def test_an_answer_is_bounded_and_says_how_to_see_the_rest(make_bench):
+async def test_a_long_answer_is_cut_and_explains_how_to_see_the_rest(make_bench):
     files = {"big.py": "print('x' * 50_000)\ny = ['y' * 50_000]\nz = 1\n"}
     settings = ToolSettings(entrypoint="python big.py")
     for tool, size in (("pdb", 8192), (Spec("pdb", outputBytes=2048), 2048)):
@@ -164,20 +164,20 @@ async def test_the_tasks_own_debug_entrypoint_is_used(make_bench):
 
 
 @pytest.mark.parametrize("command", ["interact", "debug add(1, 2)"])
-async def test_what_is_not_supported_is_answered(bench, command):
+async def test_unsupported_commands_are_refused_by_name(bench, command):
     observation = await bench.use(f"pdb {command}")
     assert not observation.ok
     assert command.split()[0] in observation.text
 
 
-async def test_an_entrypoint_that_cannot_be_debugged_says_what_to_do(make_bench):
+async def test_an_entrypoint_that_cannot_be_debugged_is_refused_with_a_remedy(make_bench):
     bench = await make_bench({}, settings=ToolSettings(entrypoint="ls | wc -l"))
     observation = await bench.use("pdb n")
     assert not observation.ok
     assert "debugEntrypoint" in observation.text
 
 
-async def test_a_loop_is_interrupted_and_the_session_goes_on(make_bench):
+async def test_a_loop_is_interrupted_and_debugging_continues(make_bench):
     settings = ToolSettings(entrypoint="python loop.py", pdb_timeout_seconds=1)
     bench = await make_bench({"loop.py": "n = 0\nwhile True:\n    n += 1\n"}, settings=settings)
     observation = await bench.use("pdb c")

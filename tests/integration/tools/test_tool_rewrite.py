@@ -15,7 +15,7 @@ async def content(bench, path="a.py"):
     return (await bench.sandbox.read_file(path)).decode()
 
 
-async def test_lines_are_replaced_and_the_difference_is_told(bench, both_kinds):
+async def test_lines_are_replaced_and_the_observation_has_the_diff(bench, both_kinds):
     execution = await bench.execute("rewrite a.py 5:6 <c>    return x + 2</c>")
     assert await content(bench) == "import os\n\n\ndef f(x):\n    return x + 2\n"
     assert execution.rewrote
@@ -39,7 +39,7 @@ async def test_the_ranges_of_the_grammar(bench, action, expected):
     assert await content(bench) == expected
 
 
-async def test_a_new_file_comes_with_its_directories(bench):
+async def test_directories_of_a_new_file_are_created(bench):
     observation = await bench.use("rewrite new/deep/b.py <c>b = 1</c>")
     assert observation.text.startswith("Created new/deep/b.py.")
     assert await content(bench, "new/deep/b.py") == "b = 1\n"
@@ -81,7 +81,7 @@ async def test_everything_else_is_kept_byte_for_byte(make_bench, sandbox):
         ({"tool": "rewrite", "arguments": {"path": "a.py", "start": 1}}, "`new_code` is missing"),
     ],
 )
-async def test_what_cannot_be_done_is_told_and_changes_nothing(bench, sandbox, action, fragment):
+async def test_an_invalid_rewrite_is_refused_without_changes(bench, sandbox, action, fragment):
     await sandbox.run("ln -s tests link; ln -s /etc out")
     before = await sandbox.manifest()
     execution = await bench.execute(action)

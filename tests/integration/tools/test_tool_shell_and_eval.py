@@ -24,7 +24,7 @@ async def test_the_shell_keeps_directory_variables_and_functions(make_bench, bot
         ("kill -SEGV $$", True, "SIGSEGV"),
     ],
 )
-async def test_how_a_command_ended_is_told(make_bench, command, ok, expected):
+async def test_the_observation_reports_how_a_command_ended(make_bench, command, ok, expected):
     bench = await make_bench({})
     observation = await bench.use(f"bash {command}")
     assert observation.ok is ok
@@ -101,7 +101,7 @@ async def test_eval_counts_the_named_tests(make_bench):
     assert (await bench.use("eval")).score == Score(score=1, max_score=1)
 
 
-async def test_eval_of_a_script_goes_by_its_exit_status(make_bench):
+async def test_eval_scores_a_script_by_its_exit_status(make_bench):
     settings = ToolSettings(entrypoint="python main.py")
     bench = await make_bench({"main.py": "print('ran')\nraise SystemExit(2)\n"}, settings=settings)
     observation = await bench.use("eval")

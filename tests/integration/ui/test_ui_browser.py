@@ -90,7 +90,7 @@ async def test_from_the_list_to_a_step_and_the_patch_by_keys(page, results):
         await page.until(f"location.pathname === {first!r}")
 
 
-async def test_a_request_unfolds_into_its_messages_and_marks_the_new_ones(page, asked):
+async def test_a_request_shows_its_messages_and_marks_new_messages(page, asked):
     results, sent = asked
     async with served(results) as client:
         await open_page(page, client, "/episodes.html")
@@ -171,7 +171,7 @@ async def test_state_and_score_are_visible_on_a_telephone(page, results, names, 
             assert max(edges) <= 390, label
 
 
-async def test_hostile_results_are_shown_and_not_obeyed(page, tmp_path):
+async def test_hostile_results_are_shown_as_text(page, tmp_path):
     write_hostile(tmp_path / "results")
     async with served(tmp_path / "results") as client:
         await open_page(page, client)

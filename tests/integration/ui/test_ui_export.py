@@ -50,7 +50,7 @@ def test_a_bundle_leads_from_the_runs_to_a_patch_and_to_a_comparison(bundle):
     assert 'id="parted"' in pair.read_text()
 
 
-def test_a_single_file_holds_every_step_and_leads_nowhere(results, tmp_path, monkeypatch):
+def test_a_single_file_contains_every_step_and_no_external_links(results, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(cli, ["ui", str(results), "--single-file", "calc-repair-0"])
     assert done.exit_code == 0, done.output
@@ -67,7 +67,7 @@ def test_a_single_file_holds_every_step_and_leads_nowhere(results, tmp_path, mon
         (["--export", "."], "exists and is not an empty directory"),
     ],
 )
-def test_what_cannot_be_written_is_named(results, tmp_path, monkeypatch, arguments, problem):
+def test_invalid_targets_of_an_export_are_reported(results, tmp_path, monkeypatch, arguments, problem):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(results, tmp_path / "RESULTS")
     done = CliRunner().invoke(cli, ["ui", "RESULTS", *arguments])

@@ -83,7 +83,7 @@ async def test_arms_are_compared_by_task_and_their_episodes_step_by_step(results
         assert pair.count("at step 1</span>") == 2
 
 
-async def test_what_only_one_side_has_is_said_in_a_sentence_of_its_own(results, tmp_path):
+async def test_tasks_of_only_one_side_are_reported_separately(results, tmp_path):
     shutil.copytree(results, tmp_path / "results")
     for number, path in enumerate(tmp_path.glob("results/nightly/local/calc-*/*/1/result.json")):
         result = json.loads(path.read_bytes())
@@ -146,7 +146,7 @@ async def test_another_name_for_this_host_is_refused(results):
 
 
 @pytest.mark.attack("page")
-async def test_only_reading_is_possible(results):
+async def test_only_get_requests_are_allowed(results):
     async with served(results) as client:
         assert (await client.post("/index.html")).status == 405
         assert (await client.delete("/index.html")).status == 405
@@ -156,7 +156,7 @@ async def test_only_reading_is_possible(results):
 @pytest.mark.parametrize(
     "path", ["../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "..%2f..%2fetc%2fpasswd", "/etc/passwd"]
 )
-async def test_no_path_leads_out_of_the_results(results, path):
+async def test_paths_out_of_the_results_are_not_found(results, path):
     async with served(results) as client:
         for prefix in ("/file/", "/episode/", "/file/nightly/"):
             url = URL(str(client.make_url("/")).rstrip("/") + prefix + path, encoded=True)
@@ -182,7 +182,7 @@ async def test_links_in_the_results_are_not_followed(results, tmp_path):
 
 
 @pytest.mark.attack("page")
-async def test_files_are_text_that_no_browser_takes_for_a_page(results):
+async def test_files_are_served_as_plain_text(results):
     async with served(results) as client:
         file = (await first_link(client, "/episodes.html")).partition("?")[0].removesuffix(".html")
         answer = await client.get(f"{file.replace('/episode/', '/file/')}/1/result.json")
@@ -191,7 +191,7 @@ async def test_files_are_text_that_no_browser_takes_for_a_page(results):
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; sandbox")
 
 
-async def test_what_has_not_changed_is_not_sent_again(results):
+async def test_unchanged_pages_are_answered_with_304(results):
     async with served(results) as client:
         for path in ("/index.html", "/episodes.html", await first_link(client, "/episodes.html")):
             tag = (await client.get(path)).headers["ETag"]

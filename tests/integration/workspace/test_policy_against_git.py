@@ -115,7 +115,7 @@ def tree(git, tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", EXAMPLES)
-def test_rules_that_people_write_mean_what_they_mean_to_git(case, git, tree):
+def test_common_rules_match_the_same_paths_as_in_git(case, git, tree):
     compare(git, tree, [case] * 6)
 
 
@@ -131,7 +131,7 @@ def test_rules_that_people_write_mean_what_they_mean_to_git(case, git, tree):
         max_size=CASES_OF_A_BATCH,
     )
 )
-def test_every_rule_means_what_it_means_to_git(git, tree, cases):
+def test_generated_rules_match_the_same_paths_as_in_git(git, tree, cases):
     compare(git, tree, cases)
 
 
@@ -148,7 +148,7 @@ def test_every_byte_is_in_the_classes_in_which_git_has_it(git, tmp_path):
     assert ours == ignored_by_git(git, tmp_path, files)
 
 
-def test_a_link_to_a_directory_is_no_directory(git, tmp_path):
+def test_a_link_to_a_directory_does_not_match_a_directory_pattern(git, tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     (tmp_path / ".gitignore").write_text("link/\nreal/\n")

@@ -37,7 +37,7 @@ async def pack(cache, source, namespace="default"):
         return path.read_bytes()
 
 
-async def test_a_source_is_fetched_once_however_many_want_it(new_cache, archive, web):
+async def test_concurrent_requests_fetch_a_source_once(new_cache, archive, web):
     cache = new_cache("127.0.0.1")
     packed = await asyncio.gather(*(pack(cache, archive()) for _ in range(8)))
     assert len(set(packed)) == 1
@@ -94,7 +94,7 @@ async def test_git_follows_no_redirection(new_cache, web):
     assert not any(path.startswith("/repo") for path in web.requests)
 
 
-async def test_the_least_recently_used_goes_unless_it_is_in_use(new_cache):
+async def test_the_least_recently_used_tar_is_removed_unless_it_is_in_use(new_cache):
     cache = new_cache("", limit_bytes=25_000)
     sources = [SourceSpec(files=(InlineFile(path=f"{name}.py", content=""),)) for name in "abc"]
     async with cache.packed(sources[0], "default") as first:
@@ -105,7 +105,7 @@ async def test_the_least_recently_used_goes_unless_it_is_in_use(new_cache):
     assert not first.exists()
 
 
-async def test_room_is_made_before_packing(new_cache, archive, tmp_path):
+async def test_space_is_freed_before_packing(new_cache, archive, tmp_path):
     """Space is freed even if the packing fails. A source that was requested again recently is kept."""
     cache = new_cache("", limit_bytes=45_000)
     sources = [SourceSpec(files=(InlineFile(path=f"{name}.py", content=""),)) for name in "abcd"]
@@ -154,7 +154,7 @@ def reached_by(server, reached, loop):
     reached.append(server.accept()[0])
 
 
-async def test_what_a_killed_agent_was_packing_goes(new_cache, tmp_path):
+async def test_unfinished_files_of_a_killed_process_are_removed(new_cache, tmp_path):
     for left in ("cache/.packing-x", "cache/remote/.packing-y", "cache/local/.packing-z"):
         (tmp_path / left).mkdir(parents=True)
         (tmp_path / left / "packed.tar").write_bytes(b"x")
@@ -163,6 +163,6 @@ async def test_what_a_killed_agent_was_packing_goes(new_cache, tmp_path):
 
 
 @pytest.mark.attack("local-path")
-async def test_a_directory_of_one_machine_is_none_of_a_cluster(new_cache):
+async def test_a_local_path_is_refused_in_a_cluster(new_cache):
     with pytest.raises(SourceFailed, match="local runs"):
         await pack(new_cache("*"), SourceSpec(local_path="/etc"))

@@ -101,7 +101,7 @@ async def test_bad_base64_names_the_file(pack):
         await pack(files=(InlineFile(path="logo.png", content_base64="A"),))
 
 
-async def test_config_map_needs_a_cluster(pack):
+async def test_a_config_map_is_refused_in_a_local_run(pack):
     with pytest.raises(SourceFailed, match="'code' exists in a cluster only"):
         await pack(config_map_ref=ConfigMapSource(name="code"))
 
@@ -182,7 +182,7 @@ async def test_a_missing_directory_and_a_file_are_named(pack, tmp_path):
 
 
 @pytest.mark.attack("bombs")
-async def test_size_and_number_are_bounded(pack, monkeypatch):
+async def test_size_and_number_of_files_are_limited(pack, monkeypatch):
     files = (InlineFile(path="a", content="12345"), InlineFile(path="b", content="67890"))
     monkeypatch.setattr(source_tree, "SIZE_LIMIT", 9)
     with pytest.raises(SourceFailed, match="more than 9 bytes"):
@@ -308,7 +308,7 @@ def test_an_invalid_address_is_a_failure_of_the_source(web, monkeypatch, tmp_pat
             source_archive.download(source, tmp_path / "x", source_fetch.Cancellation(), allowed)
 
 
-async def test_an_invalid_address_of_git_is_a_failure_of_the_source(pack):
+async def test_an_invalid_git_url_raises_source_failed(pack):
     with pytest.raises(SourceFailed, match="its URL is not valid"):
         await pack(git=GitSource(url="https://[::1/x.git", revision="main"))
 

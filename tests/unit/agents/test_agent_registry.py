@@ -32,6 +32,6 @@ def test_a_dotted_path_loads_from_the_current_directory(tmp_path, monkeypatch):
         ("dgym.agents:agent_names", "not an agent"),
     ],
 )
-def test_what_cannot_be_loaded_is_named(name, complaint):
+def test_an_agent_that_cannot_be_loaded_is_reported(name, complaint):
     with pytest.raises(PluginError, match=complaint):
         load_agent(name)

@@ -42,7 +42,7 @@ def test_tools_get_the_agents_options_and_keep_the_manifests():
     assert agent.arrange_tools(("eval",), {"evalOnRewrite": False}) == ("eval",)
 
 
-def test_the_rewrite_agent_has_no_pdb_whatever_is_asked():
+def test_the_rewrite_agent_cannot_have_pdb():
     agent = load_agent("rewrite_agent")
     assert "pdb" not in agent.default_tools
     assert "pdb" in agent.banned_tools

@@ -112,7 +112,7 @@ def test_a_reply_without_a_call_is_answered_by_its_cause(reply, cause):
 
 
 @given(text=st.text(max_size=5_000), tokens=st.integers(0, 800))
-def test_shortened_text_keeps_both_ends_and_says_what_is_missing(text, tokens):
+def test_shortened_text_keeps_both_ends_and_reports_the_removed_characters(text, tokens):
     def count(part):
         return len(part) // 4
 

@@ -9,7 +9,7 @@ from dgym.llm import Message, ModelCall, Reply, TokenUsage
 
 
 @given(st.lists(st.integers(0, 50), max_size=40))
-def test_ranges_tell_the_same_numbers(numbers):
+def test_ranges_contain_the_same_numbers(numbers):
     shown = ranges(numbers)
     assert [number for first, last in shown for number in range(first, last + 1)] == numbers
     assert all(right[0] != left[1] + 1 for left, right in itertools.pairwise(shown))
@@ -33,7 +33,7 @@ def test_a_conversation_grows_by_what_is_new():
     assert sizes[99] - sizes[9] <= 2
 
 
-def test_an_exchange_is_written_in_camel_case_without_what_is_not_there():
+def test_an_exchange_is_written_in_camel_case_without_empty_fields():
     call = ModelCall(id="1", tool="pdb", raw="{", error="cut off")
     reply = Reply(
         text="", calls=(call,), usage=TokenUsage(input_tokens=3, price="0.1"), seconds_model=0.5, seconds_queue=0.25
@@ -50,7 +50,7 @@ def test_an_exchange_is_written_in_camel_case_without_what_is_not_there():
 
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=8), st.data())
-def test_what_a_compaction_replaced_is_recorded(texts, data):
+def test_messages_replaced_by_a_compaction_are_recorded(texts, data):
     transcript = Transcript()
     first = transcript.record([Message(role="user", content=text) for text in texts], Reply())
     changed = [f"no {text}" if data.draw(st.booleans()) else text for text in texts]

@@ -53,7 +53,7 @@ async def test_other_text_is_an_answer_without_a_call(seat):
     assert (reply.text, reply.calls) == ("I think it is the loop.", ())
 
 
-async def test_code_goes_on_over_several_lines(seat):
+async def test_code_may_have_several_lines(seat):
     model, _ = seat("rewrite a.py <c>x = 1", "y = 2</c>")
     assert (await ask(model)).calls[0].action == "rewrite a.py <c>x = 1\ny = 2</c>"
 
@@ -76,7 +76,7 @@ async def test_help_lists_the_tools(seat):
 
 
 @pytest.mark.parametrize("lines", [("quit",), ("exit",), (), ("rewrite a.py <c>x",)])
-async def test_a_person_may_leave(seat, lines):
+async def test_a_person_can_quit(seat, lines):
     model, _ = seat(*lines)
     with pytest.raises(HumanQuit):
         await ask(model)

@@ -39,18 +39,18 @@ def test_tools_are_described_in_the_system_message_only_for_models_without_tool_
     assert "<call>" in system.content
 
 
-def test_without_pdb_nothing_speaks_of_it():
+def test_without_pdb_the_prompts_do_not_mention_it():
     system, task = head(info("view", "rewrite", "eval", "submit"))
     assert "pdb" not in system.content + task.content
     assert "reakpoint" not in system.content + task.content
 
 
-def test_the_prompts_differ_in_the_debugger_alone():
+def test_the_prompts_differ_only_in_the_advice_on_pdb():
     (with_pdb, _), (without, _) = head(info(*TOOLS)), head(info(*TOOLS[1:]))
     assert without.content == with_pdb.content.replace(advice("pdb") + "\n", "")
 
 
-def test_each_section_keeps_to_its_share():
+def test_long_sections_are_shortened_to_their_share():
     _, task = head(info(*TOOLS, evaluation="e" * 100_000), "t" * 100_000)
     assert task.content.count("characters left out") == 2
     assert len(task.content) < 4_000 * 4
@@ -62,7 +62,7 @@ def test_a_template_with_a_name_that_is_gone_is_refused_with_the_successor(name)
         head(info(*TOOLS), task=InlineTemplate(inline=f"{{{{ {name} }}}}"))
 
 
-def test_a_template_of_the_users_replaces_ours_and_may_use_it(tmp_path):
+def test_a_template_of_the_user_can_include_the_default_template(tmp_path):
     (tmp_path / "mine.j2").write_text('Be quick.\n{% include "system.j2" %}')
     system, _ = head(info(*TOOLS), system="mine.j2", base=tmp_path)
     assert system.content.startswith("Be quick.\nYou are a debugging agent.")

@@ -56,7 +56,7 @@ def test_calls_are_given_inline_or_in_a_file(tmp_path, monkeypatch):
         ("package:dgym.wire", "no walkthrough for the task 'some-task'"),
     ],
 )
-def test_references_that_lead_nowhere_are_refused(reference, complaint):
+def test_references_to_missing_files_are_refused(reference, complaint):
     with pytest.raises(ManifestError, match=complaint):
         read_calls(context(reference))
 

@@ -37,7 +37,7 @@ HELLO = (Message(role="user", content="hello"),)
 
 
 @pytest.mark.parametrize("sent", [((0, 1),), ((-1, 0),), ((1, 0), (5, 4)), ((0, 10**15),), ((0, 0),) * 20_000])
-def test_a_request_that_no_agent_sends_is_none_and_the_next_one_is_read(sent):
+def test_an_invalid_request_is_none_and_the_next_request_is_read(sent):
     recorded = [Exchange(sent=((0, 0),), messages=HELLO), Exchange(sent=sent), Exchange(sent=((0, 0),))]
     first, second, third = sent_requests(recorded)
     assert first is not None

@@ -27,7 +27,7 @@ new file mode 100644
 """
 
 
-def test_removed_lines_come_first_then_the_code_around_them():
+def test_removed_lines_precede_context_lines():
     assert list(changed_lines(PATCH)) == ["pkg/calc.py:12", "pkg/calc.py:11", "pkg/calc.py:14"]
 
 

@@ -94,7 +94,7 @@ def test_names_in_explanations_are_those_of_manifests():
     ]
 
 
-def test_nothing_is_a_float_or_unbounded():
+def test_every_field_is_bounded_and_none_is_a_float():
     for path, node in NODES:
         assert node.get("type") != "number", path
         if node.get("type") == "array":
@@ -125,7 +125,7 @@ def test_they_are_small_enough_for_client_side_apply():
     assert all(len(json.dumps(each)) < 100_000 for each in DEFINITIONS.values())
 
 
-def test_importing_the_structs_makes_no_schema():
+def test_importing_the_structs_does_not_create_the_schemas():
     code = "import sys, dgym.api; print('dgym.api._crd' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -54,7 +54,7 @@ def test_agent_defaults():
     assert episode.spec.agent.token_budget is None
 
 
-def test_nulls_mean_not_given():
+def test_null_is_the_default():
     (task,) = loads(TASK + "  activate:\n  env:\n  scoring:\n    failToPass:\n")
     assert isinstance(task, DebugTask)
     assert (task.spec.activate, task.spec.env, task.spec.scoring.fail_to_pass) == (None, (), ())
@@ -135,7 +135,7 @@ def test_local_path_stays_below_its_manifest_unless_allowed(tmp_path, monkeypatc
         assert load(file, allow_local_paths=[tmp_path / "repo", tmp_path / "secrets"])
 
 
-def test_documents_know_their_place(tmp_path):
+def test_loaded_documents_have_file_and_number(tmp_path):
     file = tmp_path / "two.yaml"
     file.write_text(f"{TASK}  {{}}\n---\n{EPISODE}  taskRef: {{name: calc}}\n")
     assert [(loaded.resource.kind, loaded.file, loaded.document) for loaded in load_documents(file)] == [

@@ -28,7 +28,7 @@ def test_no_override_changes_nothing(episode):
     assert apply_overrides(episode, []) is episode
 
 
-def test_agent_appears_when_it_is_set(episode):
+def test_overriding_agent_fields_creates_the_agent(episode):
     changed = apply_overrides(episode, ["agent.model=gpt", "agent.name=human", "agent.maxSteps=7"])
     assert changed.spec.agent is not None
     assert (changed.spec.agent.name, changed.spec.agent.model, changed.spec.agent.max_steps) == ("human", "gpt", 7)
@@ -36,7 +36,7 @@ def test_agent_appears_when_it_is_set(episode):
     assert changed.spec.task == episode.spec.task
 
 
-def test_the_later_one_wins(episode):
+def test_the_last_of_equal_overrides_applies(episode):
     assert apply_overrides(episode, ["priority=1", "priority=2"]).spec.priority == 2
 
 
@@ -50,7 +50,7 @@ def test_values_are_yaml_and_may_hold_equals_signs(episode):
     assert changed.spec.tools == ("pdb", "view")
 
 
-def test_text_needs_no_quotes_where_text_is_wanted(episode):
+def test_numbers_are_accepted_unquoted_for_text_fields(episode):
     changed = apply_overrides(episode, ["agent={name: human}", "agent.temperature=0.2", "agent.model=7"])
     assert changed.spec.agent is not None
     assert (changed.spec.agent.temperature, changed.spec.agent.model) == ("0.2", "7")

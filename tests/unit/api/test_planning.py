@@ -76,7 +76,7 @@ spec:
 """
 
 
-def test_arms_of_one_task_and_sample_stand_side_by_side():
+def test_arms_of_one_task_and_sample_have_adjacent_indexes():
     (episodes,) = loads(ARMS)
     assert isinstance(episodes, EpisodeSet)
     planned = expand(episodes, [task("a"), task("b")])
@@ -121,7 +121,7 @@ def test_selectors_choose_by_label_in_order_of_names():
         expand(episodes, [task("m", level="hard")])
 
 
-def test_selected_tasks_of_one_image_come_one_after_the_other():
+def test_selected_tasks_with_the_same_image_are_adjacent():
     episodes = EpisodeSet(metadata=ObjectMeta(name="s"), spec=EpisodeSetSpec(task_selector=LabelSelector()))
     tasks = [
         DebugTask(metadata=ObjectMeta(name=name), spec=DebugTaskSpec(image=image))
@@ -168,7 +168,7 @@ def test_names_of_children_are_short_valid_and_unique(name, index):
     assert child_name(name, index) == child
 
 
-def test_digests_tell_runs_apart():
+def test_different_runs_have_different_digests():
     agent = AgentSpec(name="human")
     base = digest(task("a"), agent, 0)
     assert base == digest(task("a").spec, AgentSpec(name="human", max_steps=50), 0)

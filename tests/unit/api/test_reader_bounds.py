@@ -27,13 +27,13 @@ def laughs(levels: int, each: str = "[{}]") -> str:
 
 
 @pytest.mark.parametrize("each", ["[{}]", "{k: [{}]}", "{<<: [{}]}"])
-def test_aliases_of_aliases_are_refused_before_they_are_followed(each):
+def test_aliases_that_repeat_too_many_values_are_refused(each):
     message = refused(laughs(10, each))
     assert message.startswith("some.yaml: document 1, line ")
     assert "aliases repeat more than 100,000 values; write out" in message
 
 
-def test_the_line_is_that_of_the_alias_which_is_too_much():
+def test_the_message_has_the_line_of_the_alias_that_exceeds_the_limit():
     # Level n expands to about 10 ** (n + 1) values. Level a4, in line 9, is the first above the limit.
     assert "line 9: aliases repeat" in refused(laughs(10))
 
@@ -48,13 +48,13 @@ def test_aliases_as_keys_are_refused():
     ["[" * 100_000, "{a: " * 100_000, "[\n" * 100_000, "- " * 100_000, "? " * 400, HEAD + "  a: " + "[" * 400],
     ids=["sequences", "mappings", "lines", "block", "keys", "inside"],
 )
-def test_what_is_nested_too_deeply_is_refused(text):
+def test_documents_with_too_many_levels_are_refused(text):
     message = refused(text)
     assert message.startswith("some.yaml: document 1, line ")
     assert "nested more than 100 levels deep; flatten it" in message
 
 
-def test_a_chain_of_aliases_is_as_deep_as_what_it_means():
+def test_the_depth_of_aliases_counts_as_nesting():
     chain = "".join(f"  a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 200))
     message = refused(f"{HEAD}  a0: &a0 [x]\n{chain}")
     assert "nested more than 100 levels deep" in message
@@ -62,7 +62,7 @@ def test_a_chain_of_aliases_is_as_deep_as_what_it_means():
     assert "line 103:" in message
 
 
-def test_as_deep_as_is_allowed_is_read():
+def test_the_maximum_nesting_depth_is_accepted():
     inner = DEEPEST
     (document,) = read_yaml("[" * inner + "]" * inner)
     assert not document.problems
@@ -82,7 +82,7 @@ def test_every_document_has_its_own_bounds():
     assert [document.problems for document in read_yaml(f"{shared}---\n{shared}")] == [[], []]
 
 
-def test_what_comes_before_a_document_that_is_refused_is_read():
+def test_documents_before_a_refused_document_are_read():
     first, second = read_yaml(f"a: 1\n---\n{'[' * 200}\n---\nb: 2\n")
     assert first.value == {"a": 1}
     assert "nested more than 100 levels deep" in second.problems[0].message
@@ -110,7 +110,7 @@ def test_json_numbers_and_keys_that_are_too_much_are_refused():
 
 
 @given(st.recursive(st.integers() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=3), max_leaves=20))
-def test_brackets_in_the_text_of_json_are_no_depth(value):
+def test_brackets_in_json_strings_do_not_count_as_levels(value):
     text = json.dumps(["[{" * 200, '"' + "[" * 200, value, "\\"])
     (document,) = read_json(text)
     assert document.value == json.loads(text)

@@ -99,7 +99,7 @@ def test_acronyms_keep_their_case():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_written_loads_again(kind):
+def test_encoded_resources_can_be_loaded(kind):
     specs = {"DebugTask": {}, "Episode": {"taskRef": {"name": "a"}}, "EpisodeSet": {"tasks": [{"name": "a"}]}}
     name = kind.__name__
     manifest = {"apiVersion": "dgym.dev/v1alpha1", "kind": name, "metadata": {"name": "a"}, "spec": specs[name]}

@@ -21,7 +21,7 @@ def test_outcomes_are_those_of_the_official_harness(parser):
         assert ours(Case(**one)) == official, (HEADER, one)
 
 
-def test_the_sample_says_what_judged_it_and_has_every_kind_of_outcome():
+def test_the_sample_records_the_grader_and_every_kind_of_outcome():
     assert HEADER == {"swebench": "5.0.2"}
     outcomes = [Graded(*one["official"]) for one in RECORDED]
     assert {(one.resolved, one.graded) for one in outcomes} == {(True, True), (False, True), (False, False)}

@@ -26,7 +26,7 @@ def loaded(directory):
     return {one.metadata.name: one for file in sorted(directory.glob("*.yaml")) for one in load(file)}
 
 
-def test_rendered_manifests_are_valid_and_hold_what_the_row_says(benchmark, import_rows, rows, tmp_path):
+def test_rendered_manifests_are_valid_and_contain_the_fields_of_the_row(benchmark, import_rows, rows, tmp_path):
     assert "imported 3 instances as mini, split test" in import_rows(rows).output
     assert benchmark("render", "mini", "--output", tmp_path / "out", "--agent", "solution").exit_code == 0
     found = loaded(tmp_path / "out")
@@ -41,7 +41,7 @@ def test_rendered_manifests_are_valid_and_hold_what_the_row_says(benchmark, impo
     assert all(selector.matches(one.metadata.labels) for name, one in found.items() if name != "mini-test")
 
 
-def test_a_benchmark_that_comes_with_dgym_is_one_like_the_others(benchmark, tmp_path):
+def test_commands_accept_a_bundled_benchmark(benchmark, tmp_path):
     assert "mini_nightmare" in benchmark("list").output
     assert json.loads(benchmark("list", "--output", "json").output)["bundled"][0]["rows"] == 10
     assert "sheet-undo" in benchmark("show", "mini_nightmare").output
@@ -134,14 +134,14 @@ def test_agents_do_not_run_the_whole_suite_by_themselves(benchmark, import_rows,
     assert [spec.agent.parameters for spec in specs] == [quiet, quiet, {**quiet, "evalOnReset": True}, {}]
 
 
-def test_a_script_of_another_shape_stays_as_it_is(rows):
+def test_a_script_of_another_form_is_not_changed(rows):
     script = "git checkout abcdef0 tests\npatch -p1 </hidden.diff\nrun\n"
     assert without_test_patch(script) == (script, False, None)
     assert SWEBENCH.row({**rows[0], "eval_script": script}, ImageNames()).test_patch == ""
     assert command_between_markers(": '>>>>> Start Test Output'\na\nb\n: '>>>>> End Test Output'\n") is None
 
 
-def test_new_files_of_the_test_patch_are_no_business_of_the_script():
+def test_commands_for_new_files_of_the_test_patch_are_removed_from_the_script():
     script = "rm -f tests/new.py\ngit apply -v - <<'EOF'\nrm -f x\nEOF\n: '>>>>> Start Test Output'\npytest\n"
     assert without_test_patch(script).script == ": '>>>>> Start Test Output'\npytest\n"
 
@@ -201,7 +201,7 @@ def test_a_truncated_file_is_named_with_its_line(benchmark, rows, tmp_path):
     assert "the file or directory does not exist" in missing.output
 
 
-def test_what_is_unknown_is_answered_with_what_is_known(benchmark, import_rows, rows):
+def test_unknown_names_are_reported_with_the_known_names(benchmark, import_rows, rows):
     import_rows(rows)
     assert "did you mean 'swebench'" in benchmark("import", "x", "--adapter", "swebenhc", "--from", "y").output
     assert "has no split 'dev': test" in benchmark("show", "mini", "--split", "dev").output
@@ -233,7 +233,7 @@ def test_flaky_and_broken_tasks_are_left_out_and_named(benchmark, import_rows, r
     assert "health: 0 healthy, 1 flaky, 0 broken, 2 not checked" in benchmark("show", "mini").output
 
 
-def test_commits_of_local_repositories_replace_images_and_bring_no_history(
+def test_commits_of_local_repositories_replace_images_without_history(
     benchmark, import_rows, repositories, tmp_path, monkeypatch
 ):
     root, rows = repositories
@@ -249,7 +249,7 @@ def test_commits_of_local_repositories_replace_images_and_bring_no_history(
     assert "does not contain repository 'mini/coins'; clone it there as 'mini__coins'" in other.output
 
 
-def test_a_download_goes_on_where_it_stopped(benchmark, rows, tmp_path):
+def test_an_interrupted_download_is_continued(benchmark, rows, tmp_path):
     data = "".join(json.dumps(row) + "\n" for row in rows).encode()
     asked = []
 

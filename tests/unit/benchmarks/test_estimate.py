@@ -57,7 +57,7 @@ def test_without_history_hours_are_bounds_and_tokens_unknown():
     assert (long.pod_hours.value, long.cpu_hours.value) == (1000 / 3600, 500 / 3600)
 
 
-def test_history_of_the_same_agent_and_model_tells_hours_tokens_and_money():
+def test_estimates_use_earlier_results_of_the_same_agent_and_model():
     history = [
         row("t0", 100, (1000, 100), stages=StageDurations(prepare=5, model=60, queue=10, tools=20, agent=10, score=5)),
         row("t0", 300, (3000, 300)),
@@ -80,7 +80,7 @@ def test_a_token_budget_bounds_the_money():
     assert estimate(planned(["x"], AgentSpec(name="solution"))).cost.value == 0
 
 
-def test_the_command_says_where_each_figure_comes_from(benchmark, import_rows, rows):
+def test_the_command_shows_the_basis_of_each_figure(benchmark, import_rows, rows):
     import_rows(rows)
     done = benchmark("estimate", "mini", "--agent", "solution", "--samples", 4, "--output", "json")
     found = json.loads(done.stdout)
@@ -91,7 +91,7 @@ def test_the_command_says_where_each_figure_comes_from(benchmark, import_rows, r
     assert "4 GB (assumed) for each of 3 images" in shown
 
 
-def test_rendering_tells_pods_images_and_bytes_and_takes_each_image_once(benchmark, import_rows, rows, tmp_path):
+def test_render_prints_pods_images_and_bytes_and_counts_each_image_once(benchmark, import_rows, rows, tmp_path):
     import_rows([{**row, "image": image} for row, image in zip(rows, ("x", "y", "x"), strict=True)])
     done = benchmark("render", "mini", "--filter", "mini__*", "--limit", 3, "--output", tmp_path / "out")
     assert "3 pods, 2 images, 5.0 GB to pull (assumed)" in done.stderr

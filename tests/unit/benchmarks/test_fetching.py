@@ -87,7 +87,7 @@ def test_a_commit_of_a_git_repository_is_imported(import_exercises, benchmark, r
     assert json.loads(benchmark("show", "exercism", "--output", "json").stdout)["source"] == f"{url}@{commit}"
 
 
-def test_a_revision_is_a_full_commit_that_is_there(import_exercises, repository):
+def test_a_revision_must_be_the_full_id_of_an_existing_commit(import_exercises, repository):
     url, _ = repository
     assert "give a full commit id" in import_exercises(url, "--revision", "main").output
     done = import_exercises(url, "--revision", "0" * 40)

@@ -42,7 +42,7 @@ def test_runs_without_tests_are_compared_by_their_outcomes():
     assert (found.state, found.message) == ("Flaky", "equal runs of the solution end differently: fine; not")
 
 
-def test_what_was_not_checked_is_not_remembered(tmp_path):
+def test_tasks_that_were_not_checked_are_not_stored(tmp_path):
     file = tmp_path / "health.json"
     add_health(file, [TaskHealth(instance="a", state="Broken"), TaskHealth(instance="b", state="Healthy")])
     add_health(file, [TaskHealth(instance="a", state="NotChecked"), TaskHealth(instance="c", state="Flaky")])

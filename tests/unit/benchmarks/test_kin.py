@@ -45,7 +45,7 @@ def test_the_reverse_of_a_bug_repairs_it(mini):
         "diff --git a/n b/n\nnew file mode 100644\n--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n\\ No newline at end\n",
     ],
 )
-def test_a_reverse_reversed_is_the_patch(patch):
+def test_reversing_a_patch_twice_gives_the_patch(patch):
     assert reverse_patch(reverse_patch(patch)) == patch
     assert reverse_patch(patch) != patch
 
@@ -104,7 +104,7 @@ def test_a_parsed_commit_becomes_the_patch_that_it_was():
         (lambda diff: diff["hunks"][0]["line_group"]["all_lines"].pop(), "parsed_commit_content is not a valid patch"),
     ],
 )
-def test_a_parsed_commit_that_is_none_is_explained(mini, change, complaint):
+def test_an_invalid_parsed_commit_is_reported(mini, change, complaint):
     (diff,) = file_diffs(mini[1][0]["patch"])
     change(diff)
     with pytest.raises(RowError, match=complaint):

@@ -54,7 +54,7 @@ def test_a_patch_that_does_not_fit_any_more_changes_nothing(root):
     assert "a - b" in (root / "calc.py").read_text()
 
 
-def test_nothing_is_written_through_a_link_that_leads_out(root, tmp_path):
+def test_files_are_not_written_through_a_link_out_of_the_repository(root, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (root / "notes").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DgymError, match=r"leads out of the repository|symbolic link"):

@@ -50,7 +50,7 @@ def test_names_and_numbers_are_never_cut():
     assert row.split() == [f"episodeset/{name}", "Completed", "9000/10000", *counts.split()]
 
 
-def test_what_an_episode_waits_for_is_told_and_what_is_solved_is_not():
+def test_the_table_shows_messages_of_waiting_and_failed_episodes_only():
     lines = drawn(
         [
             episode("one", "Unschedulable", message="no node fits"),
@@ -99,7 +99,7 @@ def test_a_refused_manifest_is_a_fault_of_the_manifest():
     assert str(error) == "spec is wrong"
 
 
-def test_an_answer_that_is_no_status():
+def test_an_answer_that_is_not_a_status():
     assert str(refused(502, b"")[1]) == "HTTP status 502 to GET /apis/dgym.dev/v1alpha1/namespaces/a/episodes/b"
     assert str(refused(502, b"<html>bad gateway")[1]) == "<html>bad gateway"
 

@@ -51,7 +51,7 @@ def offered():
         ("dgym run --agent zzz", []),
     ],
 )
-def test_what_the_shell_is_offered(offered, line, expected):
+def test_completions_of_command_lines(offered, line, expected):
     assert offered(line) == expected
 
 
@@ -71,7 +71,7 @@ def test_another_shell_is_a_usage_error():
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shell_itself_takes_the_script(shell, tmp_path):
+def test_the_shell_parses_the_script(shell, tmp_path):
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"{shell} is not installed")
@@ -80,7 +80,7 @@ def test_the_shell_itself_takes_the_script(shell, tmp_path):
     subprocess.run([program, "-n", str(script)], check=True, timeout=90)
 
 
-def test_bash_completes_with_it(tmp_path):
+def test_bash_completes_with_the_script(tmp_path):
     if shutil.which("bash") is None:
         pytest.skip("bash is not installed")
     ask = (

@@ -40,7 +40,7 @@ def test_only_one_module_prints():
 
 
 @given(TEXT, TEXT)
-def test_what_is_printed_neither_drives_nor_deceives_a_terminal(one, two):
+def test_all_output_is_printable(one, two):
     runner = CliRunner()
     with runner.isolation(color=True) as (out, err, *_):
         echo(one)
@@ -86,12 +86,12 @@ def test_figures_of_foreign_results(dgym_in, results):
     assert SHOWN in dgym_in("report", "--compare", "results").stdout
 
 
-def test_json_is_harmless_and_lossless(dgym_in, results):
+def test_json_output_is_printable_and_lossless(dgym_in, results):
     (episode,) = json.loads(dgym_in("report", "--output", "json").stdout)["episodes"]
     assert {name: episode[name] for name in results} == results
 
 
-def test_no_cell_of_text_is_a_formula(dgym_in, results):
+def test_csv_cells_are_not_interpreted_as_formulas(dgym_in, results):
     (line,) = csv.DictReader(io.StringIO(dgym_in("report", "--output", "csv").stdout))
     assert line["task"] == f"'=cmd|{SHOWN}"
     assert line["agent"] == f"'@agent\n{SHOWN}"

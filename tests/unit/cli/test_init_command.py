@@ -51,7 +51,7 @@ def test_from_inside_the_repository_nothing_is_put_into_it(init, repository, tmp
     assert f"--results {tmp_path / 'results'}" in done.output
 
 
-def test_nothing_is_overwritten_without_force(init, repository, tmp_path):
+def test_existing_files_are_overwritten_only_with_force(init, repository, tmp_path):
     (tmp_path / "my-repo.yaml").write_text("mine")
     done = init(tmp_path, "My Repo")
     assert done.exit_code == 2
@@ -114,7 +114,7 @@ def test_no_interpreter_inside_the_repository_is_proposed(init, repository, tmp_
     assert not list(tmp_path.rglob("started"))
 
 
-def test_doubts_are_told(init, tmp_path):
+def test_doubts_are_printed_as_warnings(init, tmp_path):
     root = tmp_path / "empty"
     root.mkdir()
     (root / "Pipfile").write_text("")
@@ -140,5 +140,5 @@ def test_the_packages_of_a_larger_repository_are_named(init, tmp_path):
     assert "has no build system" not in init(tmp_path, "large", "--force").output
 
 
-def test_a_directory_that_is_none_is_a_usage_error(init, tmp_path):
+def test_a_missing_directory_is_a_usage_error(init, tmp_path):
     assert init(tmp_path, "nowhere").exit_code == 2

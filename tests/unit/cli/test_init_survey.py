@@ -49,7 +49,7 @@ def test_tests_are_found_and_protected(tmp_path, files, entrypoint, protected):
     assert find_entrypoint(found).certain == (files != {"a.py": ""})
 
 
-def test_what_tools_leave_behind_is_not_looked_at(tmp_path):
+def test_directories_of_tools_are_not_searched(tmp_path):
     places = (".git", "__pycache__", "node_modules/x", "env", ".tox/py")
     write(tmp_path, {f"{place}/test_x.py": TEST for place in places} | {"env/pyvenv.cfg": "", "a.py": ""})
     found = survey(tmp_path)
@@ -138,7 +138,7 @@ def lines_of(root, files):
     return read_requirements(root, survey(root)).lines
 
 
-def test_requirements_come_from_every_usual_file(tmp_path):
+def test_requirements_are_read_from_all_common_files(tmp_path):
     files = {
         "requirements.txt": "# base\nnumpy>=1.26  # fast\n-r requirements/more.txt\n./local\n--index-url x\n",
         "requirements/more.txt": "attrs==23.1 --hash=sha256:00 \\\n  --hash=sha256:11\n-r ../../outside.txt\n",
@@ -276,11 +276,11 @@ jobs:
         ({"mock.py": "", "test_a.py": "import mock\n"}, ()),
     ],
 )
-def test_what_a_developer_installs_for_the_tests_is_found(tmp_path, files, expected):
+def test_requirements_that_developers_install_for_tests_are_found(tmp_path, files, expected):
     assert lines_of(tmp_path, files) == expected
 
 
-def test_nothing_of_the_repository_is_executed_and_hostile_files_end(tmp_path):
+def test_code_is_not_executed_and_hostile_files_do_not_hang(tmp_path):
     many = "".join(f"a{n} = a{n - 1} + a{n - 1}\n" for n in range(1, 200))
     groups = "".join(f"g{n} = [{{include-group = 'g{n + 1}'}}, {{include-group = 'g{n + 1}'}}]\n" for n in range(60))
     files = {
@@ -324,7 +324,7 @@ def test_requirements_are_single_lines(tmp_path):
     ],
 )
 @pytest.mark.parametrize("file", ["requirements.txt", "pyproject.toml", "setup.cfg"])
-def test_what_run_would_not_install_from_wheels_is_left_out_with_a_remedy(tmp_path, file, line, remedy):
+def test_requirements_that_are_not_wheels_are_left_out_with_a_remedy(tmp_path, file, line, remedy):
     text = {
         "requirements.txt": f"attrs\n{line}\n",
         "pyproject.toml": f'[project]\ndependencies = ["attrs", {json.dumps(line)}]\n',
@@ -338,7 +338,7 @@ def test_what_run_would_not_install_from_wheels_is_left_out_with_a_remedy(tmp_pa
 
 
 @given(st.lists(st.text(st.sampled_from("ab1 @-./[]:;=<>~\\\\"), min_size=1, max_size=12), max_size=4))
-def test_what_is_proposed_is_what_run_installs_without_building(tmp_path_factory, lines):
+def test_proposed_requirements_can_be_installed_without_building(tmp_path_factory, lines):
     root = write(tmp_path_factory.mktemp("some"), {"requirements.txt": "\n".join(lines)})
     for line in read_requirements(root).lines:
         assert _environments._checked([line]) == [line]
@@ -352,7 +352,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     assert found.left_out == ("Pipfile: not read; add the requirements that it lists",)
 
 
-def test_more_requirements_than_a_task_holds_are_said_to_be_left_out(tmp_path):
+def test_requirements_beyond_the_limit_are_reported_as_left_out(tmp_path):
     found = read_requirements(write(tmp_path, {"requirements.txt": "".join(f"p{n}\n" for n in range(300))}))
     assert len(found.lines) == 256
     assert found.left_out[0].startswith("44 requirements beyond")
@@ -383,7 +383,7 @@ LINES = TEXT.filter(lambda text: "--" not in text)
 
 
 @given(name=TEXT, path=TEXT, tests=st.lists(TEXT, max_size=3), lines=st.lists(LINES, max_size=3), left=TEXT)
-def test_the_manifest_is_valid_whatever_things_are_called(tmp_path_factory, name, path, tests, lines, left):
+def test_the_manifest_is_valid_for_any_names(tmp_path_factory, name, path, tests, lines, left):
     root = tmp_path_factory.getbasetemp() / "unused" / name.replace("/", "_").replace("\0", "_")
     found = Survey(
         root=root,
@@ -409,7 +409,7 @@ def test_the_manifest_is_valid_whatever_things_are_called(tmp_path_factory, name
     assert resource.spec.task.ignore_patterns == tuple(tests)
 
 
-def test_nothing_from_the_index_takes_the_place_of_another_project_of_the_repository(tmp_path):
+def test_modules_of_the_repository_are_not_proposed_as_distributions(tmp_path):
     found = survey(write(tmp_path, {"packages/x/src/shop/__init__.py": "", "packages/x/tests/test_a.py": TEST}))
     unmet = [UnmetRequirement(kind="module", name=name) for name in ("shop", "yaml")]
     assert missing_requirements(unmet, read_requirements(tmp_path, found), found.names) == ["PyYAML"]

@@ -60,7 +60,7 @@ def test_lists_of_other_forms_are_replaced(spec):
 @pytest.mark.parametrize(
     "spec", ["  environment: {requirements: [acme]}\n", "  requirements: &all [acme]\n  env: []\n  tools: *all\n"]
 )
-def test_what_cannot_be_changed_line_by_line_is_refused(spec):
+def test_a_manifest_that_cannot_be_changed_line_by_line_is_refused(spec):
     with pytest.raises(ManifestError, match="cannot be changed line by line"):
         with_requirements(HEAD + spec, 1, LOCKED, "3.11")
 

@@ -126,7 +126,7 @@ def test_tools_keep_their_settings_under_their_new_names(folder):
     assert "tools of debug_5_agent: the tool 'teleport' does not exist" in report
 
 
-def test_what_is_lost_is_told_and_stands_in_the_manifest(folder):
+def test_lost_keys_are_printed_and_listed_in_the_manifest(folder):
     (folder / "x.yaml").write_text(
         "debug_agent:\n  env_kwargs: {path: data/thing}\n  llm_temperature: [0.1, 0.2]\n  a: 1\n"
     )
@@ -146,7 +146,7 @@ def test_one_section_can_be_chosen(folder):
     assert [resource.kind for resource in resources] == ["DebugTask", "Episode"]
 
 
-def test_sections_with_other_tasks_get_tasks_of_their_own(folder):
+def test_sections_with_different_tasks_get_different_tasks(folder):
     text = """
     debug_agent: {env_kwargs: {path: data/thing, run_timeout: 5}}
     rewrite_agent: {env_kwargs: {path: data/thing, run_timeout: 9}}
@@ -260,7 +260,7 @@ def test_a_flat_configuration_without_tests_ends_without_a_score(folder):
 
 
 @pytest.mark.parametrize("problems", ["all", "[config]", "[formula]", "[formula, sheet_undo]"])
-def test_other_programs_of_the_same_name_are_told(folder, problems):
+def test_a_benchmark_with_other_programs_is_reported(folder, problems):
     about = f"dataset: {{type: mini_nightmare, problems: {problems}}}"
     _, report = converted(folder, flat(about=about))
     assert "dgym's mini_nightmare has programs of its own" in report
@@ -307,7 +307,7 @@ def test_an_unknown_agent_stops_it(folder, text, complaint):
     assert not (folder / "out.yaml").exists()
 
 
-def test_parameters_and_templates_that_dgym_lacks_are_told(folder):
+def test_unsupported_parameters_and_templates_are_reported(folder):
     text = "solution_agent: {env_kwargs: {path: data/thing, dir_tree_depth: 3}}\n"
     text += "debug_agent: {env_kwargs: {path: data/thing}, system_prompt: '{{ agent.env }}'}"
     _, report = converted(folder, text)
@@ -315,7 +315,7 @@ def test_parameters_and_templates_that_dgym_lacks_are_told(folder):
     assert "system_prompt of debug_agent: the template uses names of debug-gym" in report
 
 
-def test_a_file_without_sections_is_one(folder):
+def test_a_file_without_sections_becomes_one_episode(folder):
     (_, episode), _ = converted(folder, "agent_type: debug_agent\nmax_steps: 3\nenv_kwargs: {path: data/thing}\n")
     assert episode.spec.agent.name == "debug_agent"
     assert episode.spec.agent.max_steps == 3
@@ -344,7 +344,7 @@ def test_a_task_without_a_repository_stops_it(folder, text, complaint):
     assert complaint in done.output
 
 
-def test_nothing_is_overwritten_without_force(folder):
+def test_existing_files_are_overwritten_only_with_force(folder):
     (folder / "out.yaml").write_text("mine")
     done = migrate("scripts/config.yaml", "--output", "out.yaml")
     assert done.exit_code == 2
@@ -374,7 +374,7 @@ def test_other_files_are_refused(folder, text, complaint):
     assert complaint in done.output
 
 
-def test_an_unknown_section_is_refused_with_the_known_ones(folder):
+def test_an_unknown_section_is_refused_with_the_known_sections(folder):
     done = migrate("scripts/config.yaml", "--agent", "dbg")
     assert done.exit_code == 2
     assert "there are rewrite_agent, debug_agent, debug_5_agent" in done.output
@@ -386,7 +386,7 @@ VALUES = (
 
 
 @given(key=st.sampled_from(sorted(KEYS)), value=VALUES | st.dictionaries(st.text(), VALUES, max_size=2))
-def test_no_value_is_too_strange_to_be_told(key, value):
+def test_every_value_is_converted_or_reported(key, value):
     outer, _, inner = key.rpartition(".")
     values = {key: value}
     for part in reversed(outer.split(".") if outer else []):

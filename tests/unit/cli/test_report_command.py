@@ -202,7 +202,7 @@ def test_mixed_agents_are_pointed_out_when_comparing(dgym, play, results):
     assert "A mixes 2 agents or models; --agent picks one" in dgym("--compare", "results").output
 
 
-def test_what_results_say_cannot_drive_the_terminal(dgym, play):
+def test_terminal_escapes_in_results_are_printed_as_text(dgym, play):
     play("results", "one[bold]\x1b[2J", EndReason.RESOLVED)
     output = dgym().output
     assert "one[bold]\\x1b[2J" in output
@@ -221,7 +221,7 @@ def test_what_results_say_cannot_drive_the_terminal(dgym, play):
         (["--output", "xml"], "table"),
     ],
 )
-def test_mistakes_exit_with_2_and_say_what_is_right(dgym, results, arguments, complaint):
+def test_usage_errors_exit_with_2_and_a_remedy(dgym, results, arguments, complaint):
     done = dgym(*arguments)
     assert done.exit_code == 2, done.output
     assert complaint in done.output
@@ -285,7 +285,7 @@ def test_results_of_earlier_versions_are_reported_as_not_recorded(dgym, play):
     assert "differ in" not in done.output
 
 
-def test_a_value_of_a_sandbox_cannot_drive_the_terminal_or_fill_it(dgym, play):
+def test_values_from_a_sandbox_are_printable_and_shortened(dgym, play):
     play("a", "one", EndReason.RESOLVED, provenance=provenance("\x1b]0;x\x07" + "9" * 500))
     play("b", "one", EndReason.RESOLVED, provenance=provenance())
     output = dgym("a", "--compare", "b").output

@@ -116,7 +116,7 @@ def test_a_label_is_short(plots):
         (("--plot", "a.svg", "--compare", "results"), "--plot draws one run"),
     ],
 )
-def test_a_wrong_option_says_what_is_right(dgym, results, arguments, expected):
+def test_a_wrong_option_is_reported_with_a_remedy(dgym, results, arguments, expected):
     done = dgym(*arguments)
     assert done.exit_code == 2
     assert expected in done.output

@@ -37,7 +37,7 @@ def played(tmp_path):
     return tmp_path / "results"
 
 
-def test_it_tells_what_was_thought_done_and_seen(dgym, played):
+def test_the_story_shows_thoughts_calls_and_observations(dgym, played):
     done = dgym("--story", "results")
     assert done.exit_code == 0, done.output
     for expected in (
@@ -79,7 +79,7 @@ def asked(tmp_path):
     return tmp_path / "results"
 
 
-def test_it_tells_how_large_each_request_was_and_what_was_new_in_it(dgym, asked):
+def test_the_story_shows_the_size_and_the_new_messages_of_each_request(dgym, asked):
     lines = dgym("--story", "results").output.splitlines()
     first, second = (index for index, line in enumerate(lines) if line.startswith("request:"))
     assert lines[first : first + 3] == [
@@ -99,7 +99,7 @@ def test_it_tells_how_large_each_request_was_and_what_was_new_in_it(dgym, asked)
 
 
 @pytest.mark.parametrize("step", ["2", "3"])
-def test_of_one_step_every_message_of_its_request_is_told(dgym, asked, step):
+def test_option_step_shows_every_message_of_the_request(dgym, asked, step):
     done = dgym("--story", "--step", step, "results")
     assert done.exit_code == 0, done.output
     request = done.output[done.output.index("request:") : done.output.index("says:")].splitlines()
@@ -129,14 +129,14 @@ def test_the_text_of_messages_forges_no_line(dgym, asked):
         assert not [line for line in output.splitlines() if line.startswith(("═══ Res", "drow"))]
 
 
-def test_a_step_that_is_not_there_is_an_error_with_a_remedy(dgym, asked):
+def test_a_missing_step_is_reported_with_a_remedy(dgym, asked):
     done = dgym("--story", "--step", "9", "results")
     assert done.exit_code != 0
     assert "no such step; give one from 0 to 3" in str(done.output) + str(done.exception)
     assert "--step requires --story" in dgym("--step", "9", "results").output
 
 
-def test_hostile_text_neither_drives_the_terminal_nor_forges_a_line(dgym, played):
+def test_hostile_text_is_escaped_and_cannot_forge_a_line(dgym, played):
     output = dgym("--story", "results").output
     assert not {"\x1b", "\x07", "\r", "\u202e"} & set(output)
     assert "\\x1b]52;c;cm0=\\x07" in output
@@ -146,7 +146,7 @@ def test_hostile_text_neither_drives_the_terminal_nor_forges_a_line(dgym, played
     ]
 
 
-def test_a_torn_trajectory_is_told_as_far_as_it_goes(dgym, played):
+def test_the_readable_part_of_a_torn_trajectory_is_shown(dgym, played):
     (path,) = played.rglob("trajectory.jsonl")
     path.write_text(path.read_text()[:-20])
     (path.parent / "result.json").unlink()

@@ -18,7 +18,7 @@ def test_every_episode_is_counted_once(result):
     assert summary_line(results[:1]) == "1 episode: 1 resolved, 0 unresolved, 0 failed"
 
 
-def test_the_table_shows_outcomes_and_says_why_episodes_failed(job, result, capsys):
+def test_the_table_shows_outcomes_and_reasons_of_failures(job, result, capsys):
     failed = result(EndReason.SETUP_FAILED, message="pip failed [bold]\nmore\n\nERROR: no such package\n", attempt=2)
     print_table([job("good"), job("bad"), job("new")], [result(EndReason.RESOLVED, 2), failed, None], ["Episode z"])
     text = capsys.readouterr().out
@@ -82,7 +82,7 @@ def shown(job, result, capsys, *, verbose):
     return captured.err.splitlines()
 
 
-def test_progress_says_what_everyone_should_know_once(job, result, capsys):
+def test_progress_shows_common_notices_once(job, result, capsys):
     assert shown(job, result, capsys, verbose=False) == [
         "making an environment",
         "[1/3] one: SetupFailed 0/2, 0 steps, 0.0 s: line one line two",

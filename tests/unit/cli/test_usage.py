@@ -73,7 +73,7 @@ def test_help_of_the_group_imports_no_command():
     assert {module for module in own if module.startswith("dgym.cli.")} == {"dgym.cli.app", "dgym.cli.output"}
 
 
-def test_without_click_the_command_says_what_to_install():
+def test_without_click_the_command_names_the_extra_to_install():
     code = "import sys\nsys.modules['click'] = None\nfrom dgym.cli import main\nmain()\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
@@ -105,7 +105,7 @@ def test_without_click_the_command_says_what_to_install():
         (["replay", "x.yaml"], "not a trajectory"),
     ],
 )
-def test_mistakes_exit_with_2_and_say_what_is_right(dgym, manifest, tmp_path, arguments, complaint):
+def test_usage_errors_exit_with_2_and_a_remedy(dgym, manifest, tmp_path, arguments, complaint):
     (tmp_path / "empty").mkdir()
     done = dgym(*arguments)
     assert done.exit_code == 2, done.output

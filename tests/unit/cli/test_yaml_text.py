@@ -14,7 +14,7 @@ VALUES = st.recursive(
 
 
 @given(value=VALUES)
-def test_what_is_written_reads_back_the_same(value):
+def test_dumped_values_are_read_back(value):
     (document,) = read_yaml(dump({"value": value}))
     assert document.value == {"value": value}
     (document,) = read_yaml(f"value: {dump(value, flow=True)}")
@@ -22,14 +22,14 @@ def test_what_is_written_reads_back_the_same(value):
 
 
 @pytest.mark.parametrize("text", ["python -m pytest -q", "./repo", "a", "numpy", "/tests/"])
-def test_what_needs_no_quotes_has_none(text):
+def test_plain_text_is_not_quoted(text):
     assert dump(text) == f"{text}\n"
 
 
 @pytest.mark.parametrize(
     "text", ["yes", "1.5", "x: y", "a #b", "*.py", "", "~", "-", "a\nb", "null", "1e3", ".5", "..."]
 )
-def test_what_would_read_as_something_else_is_quoted(text):
+def test_ambiguous_text_is_quoted(text):
     assert dump(text)[0] in "'\""
 
 

@@ -35,7 +35,7 @@ def task():
         ("progress", "yes", "a function of one text, or None"),
     ],
 )
-def test_a_wrong_argument_is_refused_with_its_value_and_what_is_valid(make, task, argument, value, valid):
+def test_an_invalid_argument_is_refused_with_its_value_and_the_valid_values(make, task, argument, value, valid):
     with pytest.raises(ArgumentError) as refused:
         make(task, **{argument: value})
     assert str(refused.value).startswith(f"{argument} is {value!r}; it must be {valid}")
@@ -87,7 +87,7 @@ def test_a_bundled_task_is_found_by_its_name():
 
 
 @pytest.mark.parametrize("wrong", ["timeshet", "absent.yaml", "absent/timesheet"])
-def test_a_task_that_is_nowhere_is_refused(wrong):
+def test_a_task_that_does_not_exist_is_refused(wrong):
     with pytest.raises(ManifestError, match=wrong):
         open_task(wrong)
 
@@ -104,7 +104,7 @@ def test_a_task_that_is_nowhere_is_refused(wrong):
         (lambda env: env.remove_tool("view"), r"remove_tool\(\) works .*: its tools are those of the Episode's"),
     ],
 )
-def test_what_works_in_this_process_alone_names_a_remedy_for_pods(call, remedy):
+def test_methods_for_local_episodes_raise_with_a_remedy_for_pods(call, remedy):
     for place in (("http://127.0.0.1:1", "token"), ("debug/fix",)):
         with RepoEnv.connect(*place) as env, pytest.raises(ArgumentError, match=remedy):
             call(env)

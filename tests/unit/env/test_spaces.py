@@ -115,7 +115,7 @@ def test_the_space_holds_the_calls_that_the_tools_accept(data):
         {"tool": ["view"], "arguments": {"path": "a"}},
     ],
 )
-def test_what_is_no_call_is_not_in_the_space(call):
+def test_invalid_calls_are_not_in_the_space(call):
     assert call not in ToolCalls(SHIPPED)
 
 
@@ -154,7 +154,7 @@ def test_every_text_of_unicode_is_in_the_space_of_texts(text):
 
 
 @pytest.mark.parametrize("value", ["\ud800", "a\udfff", b"bytes", None, 3])
-def test_what_is_no_text_is_not(value):
+def test_invalid_text_is_not_in_the_space_of_texts(value):
     assert value not in UnicodeText()
 
 
@@ -219,7 +219,7 @@ class Listed(Tool):
 
 
 @given(st.integers(0, 2**32))
-def test_numbers_are_drawn_within_their_bounds_and_recursive_types_come_to_an_end(seed):
+def test_sampled_numbers_are_within_bounds_and_recursive_types_terminate(seed):
     tools = [Bounded(), Planted()]
     space = ToolCalls(tools, seed=seed)
     for call in (space.sample() for _ in range(4)):
@@ -241,7 +241,7 @@ def test_tuples_have_their_length_and_types():
         assert wrong not in space
 
 
-def test_numpy_values_are_no_plain_values():
+def test_numpy_values_are_not_in_the_space():
     assert np.int64(3) not in JsonValue(int, [1])
     assert True not in JsonValue(int, [1])
     assert type(JsonValue(int, [1]).sample()) is int

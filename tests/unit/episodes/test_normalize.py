@@ -19,7 +19,7 @@ from dgym.episodes import normalize
         ("/tmp/pytest-of-root/pytest-3/test_a0", "/tmp/pytest-of-me/pytest-12/test_a0"),
     ],
 )
-def test_what_differs_between_runs_is_replaced(before, after):
+def test_texts_that_differ_only_by_run_are_equal_after_normalization(before, after):
     assert normalize(before) == normalize(after)
 
 
@@ -33,7 +33,7 @@ def test_what_differs_between_runs_is_replaced(before, after):
         ("5 items", "6 items"),
     ],
 )
-def test_what_matters_stays(before, after):
+def test_relevant_differences_remain_after_normalization(before, after):
     assert normalize(before) != normalize(after)
 
 
@@ -45,5 +45,5 @@ def test_text_takes_time_in_proportion_to_its_length(text):
 
 
 @given(st.text())
-def test_normalizing_twice_changes_nothing_more(text):
+def test_normalizing_is_idempotent(text):
     assert normalize(normalize(text)) == normalize(text)

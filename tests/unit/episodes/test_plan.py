@@ -58,13 +58,13 @@ def plan(tmp_path):
     return make
 
 
-def test_episodes_find_their_tasks_among_the_manifests_and_the_bundled_ones(plan):
+def test_tasks_are_found_in_manifests_and_bundled_benchmarks(plan):
     bundled = loads(task("shipped"))
     jobs = plan(episode("one"), task("add"), episode("two", "shipped"), bundled=bundled).jobs
     assert [(job.episode, job.task.metadata.name) for job in jobs] == [("one", "add"), ("two", "shipped")]
 
 
-def test_a_given_task_hides_a_bundled_one(plan):
+def test_a_task_of_the_manifests_takes_precedence_over_a_bundled_task(plan):
     other = loads(task("add").replace("x = 1", "x = 2"))
     assert plan(episode("one"), task("add"), bundled=other).jobs[0].task != other[0]
 
@@ -103,7 +103,7 @@ def test_a_set_gives_every_task_its_samples(plan):
     assert len({job.group for job in jobs}) == 1
 
 
-def test_priority_orders(plan):
+def test_jobs_are_ordered_by_priority(plan):
     urgent = episode("urgent").replace("spec:", "spec:\n  priority: 5")
     assert [job.episode for job in plan(task("add"), episode("a"), urgent, episode("b")).jobs] == ["urgent", "a", "b"]
 
@@ -127,7 +127,7 @@ def test_suspended_and_cancelled_episodes_are_left_out_by_name(plan, field):
         ),
     ],
 )
-def test_what_cannot_run_is_refused_with_a_remedy(plan, documents, complaint):
+def test_documents_that_cannot_run_are_refused_with_a_remedy(plan, documents, complaint):
     with pytest.raises(ManifestError, match=complaint):
         plan(*documents)
 
@@ -181,7 +181,7 @@ def test_tasks_alone_get_an_episode_each(tmp_path):
     assert [(one.resource.metadata.name, one.resource.spec.agent.name) for one in made] == [("add", "human")]
 
 
-def test_jobs_travel_between_processes(plan):
+def test_jobs_can_be_pickled(plan):
     import pickle
 
     job = plan(task("add"), episode("one")).jobs[0]

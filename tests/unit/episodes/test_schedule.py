@@ -43,7 +43,7 @@ def test_jobs_start_in_order(make_job):
     assert schedule.finished
 
 
-def test_a_full_group_does_not_hold_up_others(make_job):
+def test_a_full_group_does_not_delay_other_jobs(make_job):
     grouped = [make_job(name, group="set", parallelism=1) for name in "ab"]
     alone = make_job("alone")
     schedule = Schedule([*grouped, alone])
@@ -52,7 +52,7 @@ def test_a_full_group_does_not_hold_up_others(make_job):
     assert schedule.next() == grouped[1]
 
 
-def test_a_job_that_has_to_run_again_comes_first(make_job):
+def test_a_repeated_job_is_scheduled_first(make_job):
     jobs = [make_job(name, group="set", parallelism=1) for name in "ab"]
     schedule = Schedule(jobs)
     schedule.again(schedule.next())

@@ -52,7 +52,7 @@ def test_debians_package_is_named_when_only_ensurepip_is_missing(venv):
     assert "apt install python3-venv" in done.stderr
 
 
-def test_no_interpreter_at_all_is_said(venv):
+def test_a_missing_interpreter_is_reported(venv):
     done, _ = venv()
     assert done.returncode == 1
     assert "no Python >= 3.11" in done.stderr

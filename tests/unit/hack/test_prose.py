@@ -35,7 +35,7 @@ diff --git a/b.md b/b.md
         "priority: Of `spec.priority`.",
     ],
 )
-def test_a_wording_of_the_old_dialect_is_found(line: str) -> None:
+def test_wordings_of_the_old_dialect_cause_warnings(line: str) -> None:
     assert list(check_prose.warnings(line))
 
 

@@ -52,7 +52,7 @@ async def test_a_name_and_password(write_config: WriteConfig) -> None:
     assert await access.credentials.header() == "Basic YTpi"
 
 
-async def test_tls_trusts_what_the_kubeconfig_says(write_config: WriteConfig, tmp_path: Path) -> None:
+async def test_tls_settings_follow_the_kubeconfig(write_config: WriteConfig, tmp_path: Path) -> None:
     cluster = {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": True, "tls-server-name": "api"}
     access = await load_access(write_config({"token": "x"}, cluster))
     assert access.tls is not None
@@ -81,7 +81,7 @@ async def test_a_plugin_supplies_the_token(write_config: WriteConfig, tmp_path: 
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "contexts: []", "current-context: x\ncontexts: []\nclusters: []"])
-async def test_what_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
+async def test_an_invalid_kubeconfig_is_reported_with_its_path(tmp_path: Path, text: str) -> None:
     path = tmp_path / "broken"
     path.write_text(text)
     with pytest.raises(AccessError, match="broken"):
@@ -129,7 +129,7 @@ async def test_a_token_that_was_refused_is_read_again_at_once(token: Path, clock
     assert await credentials.header() == "Bearer second"
 
 
-async def test_while_a_token_cannot_be_read_the_last_one_serves(token: Path, clock: ManualClock) -> None:
+async def test_the_last_token_is_used_while_the_file_cannot_be_read(token: Path, clock: ManualClock) -> None:
     credentials = TokenFile(token, clock.monotonic)
     await credentials.header()
     token.unlink()

@@ -50,7 +50,7 @@ def test_one_object_that_cannot_be_read_does_not_hide_the_others() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"items": []}', b'{"metadata": {}, "items": [{}]}'])
-def test_what_is_no_page_is_refused(body: bytes) -> None:
+def test_an_invalid_page_raises(body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         PageDecoder(Widget).decode(body)
 
@@ -87,6 +87,6 @@ def test_an_object_without_readable_metadata_asks_for_a_new_list() -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b'{"type":"ADDED"', b"<html>", b'{"type": "ADDED", "object": {"metadata'])
-def test_a_line_that_is_no_event_means_that_the_stream_is_broken(line: bytes) -> None:
+def test_a_line_that_is_not_an_event_raises_connection_lost(line: bytes) -> None:
     with pytest.raises(ConnectionLost):
         EventDecoder(Widget).decode(line)

@@ -50,7 +50,7 @@ def test_every_status_has_its_exception(code: int, reason: str, kind: type[ApiEr
     assert str(error) == f"{code} {reason}: why"
 
 
-def test_a_taken_name_is_no_conflict_of_versions() -> None:
+def test_already_exists_is_not_a_conflict() -> None:
     assert not isinstance(error_from_answer(409, status(409, "AlreadyExists"), {}), Conflict)
 
 
@@ -66,14 +66,14 @@ def test_any_body_makes_an_exception(body: bytes) -> None:
     assert isinstance(error_from_answer(409, body, {}), Conflict)
 
 
-def test_the_header_tells_how_long_to_wait_and_else_the_status() -> None:
+def test_retry_after_is_read_from_the_header_or_else_from_the_status() -> None:
     body = status(429, "TooManyRequests", retryAfterSeconds=7)
     assert error_from_answer(429, body, {"Retry-After": "3"}).retry_after == 3.0
     assert error_from_answer(429, body, {}).retry_after == 7.0
     assert error_from_answer(429, status(429), {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}).retry_after is None
 
 
-def test_a_refusal_tells_quota_from_policy_from_a_namespace_that_goes_away() -> None:
+def test_refusals_by_quota_policy_and_namespace_deletion_are_distinguished() -> None:
     quota = error_from_answer(403, status(403, "Forbidden", 'pods "a" is forbidden: exceeded quota: q, requested'), {})
     policy = error_from_answer(403, status(403, "Forbidden", 'pods "a" is forbidden: violates PodSecurity "x"'), {})
     going = error_from_answer(403, status(403, "Forbidden", "no", causes=[{"reason": "NamespaceTerminating"}]), {})
@@ -82,6 +82,6 @@ def test_a_refusal_tells_quota_from_policy_from_a_namespace_that_goes_away() -> 
     assert refusals == [(True, False), (False, False), (False, True), (False, False)]
 
 
-def test_an_error_event_carries_its_own_status() -> None:
+def test_the_status_of_an_error_event_decides_the_exception() -> None:
     assert isinstance(error_from_event(status(410, "Expired", "too old resource version")), Expired)
     assert isinstance(error_from_event(b"{}"), ServerUnavailable)

@@ -15,7 +15,7 @@ def queue(clock: ManualClock, random: Random) -> WorkQueue[str]:
     return WorkQueue(clock=clock, random=random, backoff=Backoff(base=1.0, limit=60.0))
 
 
-async def test_a_key_added_often_is_looked_at_once(queue: WorkQueue[str]) -> None:
+async def test_a_key_added_many_times_is_processed_once(queue: WorkQueue[str]) -> None:
     for _ in range(100):
         queue.add("a")
     queue.add("b")
@@ -24,7 +24,7 @@ async def test_a_key_added_often_is_looked_at_once(queue: WorkQueue[str]) -> Non
     assert len(queue) == 0
 
 
-async def test_a_key_has_one_worker_at_a_time_and_is_looked_at_again_if_added_meanwhile(
+async def test_a_key_added_while_it_is_processed_is_processed_again_afterwards(
     queue: WorkQueue[str],
 ) -> None:
     queue.add("a")
@@ -40,7 +40,7 @@ async def test_a_key_has_one_worker_at_a_time_and_is_looked_at_again_if_added_me
     assert (len(queue), queue.active) == (0, 0)
 
 
-async def test_a_look_that_fails_frees_its_key(queue: WorkQueue[str]) -> None:
+async def test_a_worker_that_raises_releases_its_key(queue: WorkQueue[str]) -> None:
     queue.add("a")
     with pytest.raises(ZeroDivisionError):
         async with queue.take():
@@ -60,7 +60,7 @@ async def test_workers_wait_for_keys(queue: WorkQueue[str]) -> None:
         await workers[2]
 
 
-async def test_a_worker_that_is_cancelled_takes_nothing_with_it(queue: WorkQueue[str]) -> None:
+async def test_a_cancelled_worker_does_not_lose_a_key(queue: WorkQueue[str]) -> None:
     first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
     await settle()
     queue.add("a")
@@ -70,7 +70,7 @@ async def test_a_worker_that_is_cancelled_takes_nothing_with_it(queue: WorkQueue
     assert second.result() == "a"
 
 
-async def test_what_is_listed_at_start_waits_behind_what_happens(queue: WorkQueue[str]) -> None:
+async def test_keys_with_low_priority_wait_for_other_keys_except_every_tenth(queue: WorkQueue[str]) -> None:
     for number in range(30):
         queue.add(f"low-{number}", low_priority=True)
     for number in range(15):
@@ -80,7 +80,7 @@ async def test_what_is_listed_at_start_waits_behind_what_happens(queue: WorkQueu
     assert [key for key in order[:16] if key.startswith("high")] == [f"high-{number}" for number in range(15)]
 
 
-async def test_a_key_that_happens_leaves_the_low_ones(queue: WorkQueue[str]) -> None:
+async def test_a_key_is_promoted_from_low_to_normal_priority(queue: WorkQueue[str]) -> None:
     queue.add("a", low_priority=True)
     queue.add("b", low_priority=True)
     queue.add("b")
@@ -101,7 +101,7 @@ async def test_delays_end_in_their_order(queue: WorkQueue[str], clock: ManualClo
     assert queue.delayed == 0
 
 
-async def test_of_several_delays_the_shortest_counts(queue: WorkQueue[str], clock: ManualClock) -> None:
+async def test_the_shortest_of_several_delays_applies(queue: WorkQueue[str], clock: ManualClock) -> None:
     queue.add("a", 50)
     queue.add("a", 5)
     queue.add("a", 70)
@@ -122,7 +122,7 @@ async def test_a_delay_may_end_while_a_worker_looks(queue: WorkQueue[str], clock
     assert len(queue) == 1
 
 
-async def test_delays_set_again_and_again_take_no_more_room(queue: WorkQueue[str], clock: ManualClock) -> None:
+async def test_repeated_delays_do_not_use_more_memory(queue: WorkQueue[str], clock: ManualClock) -> None:
     for _ in range(200):
         queue.add("a", 10_000)
         queue.add("a", 1)
@@ -151,7 +151,7 @@ async def test_the_age_of_the_oldest_key(queue: WorkQueue[str], clock: ManualClo
     assert queue.oldest_age == pytest.approx(7)
 
 
-async def test_a_closed_queue_takes_and_gives_nothing(queue: WorkQueue[str], clock: ManualClock) -> None:
+async def test_a_closed_queue_ignores_keys_and_raises_in_get(queue: WorkQueue[str], clock: ManualClock) -> None:
     queue.add("a")
     await queue.get()
     queue.add("a")

@@ -21,7 +21,7 @@ def test_an_object_of_a_namespaced_kind_needs_its_namespace() -> None:
         PODS.url(None, "a")
 
 
-def test_a_manifest_says_what_it_is() -> None:
+def test_a_manifest_has_api_version_and_kind() -> None:
     assert EPISODES.manifest(metadata={"name": "a"}) == {
         "apiVersion": "dgym.dev/v1alpha1",
         "kind": "Episode",

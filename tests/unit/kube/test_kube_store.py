@@ -40,7 +40,7 @@ def test_a_list_then_a_watch(store: InformerStore[Any], thing: Make, changes: li
     ]
 
 
-def test_listing_again_tells_only_what_differs(
+def test_a_second_list_reports_only_differences(
     store: InformerStore[Any], thing: Make, changes: list[ObjectChange[Any]]
 ) -> None:
     store.replace([thing("a", 1), thing("b", 2), thing("c", 3)], "3")
@@ -57,9 +57,7 @@ def test_a_list_of_one_namespace_leaves_the_others_alone(store: InformerStore[An
     assert [item.metadata.namespace for item in store] == ["y"]
 
 
-def test_an_object_that_is_there_but_cannot_be_read_is_not_taken_for_gone(
-    store: InformerStore[Any], thing: Make
-) -> None:
+def test_an_unreadable_object_in_a_list_stays_in_the_store(store: InformerStore[Any], thing: Make) -> None:
     store.put(thing("a", 1))
     store.replace([], "5", keep={A})
     assert store.get(A) is not None
@@ -83,21 +81,19 @@ def test_an_own_write_is_seen_at_once_and_older_versions_do_not_undo_it(
     ]
 
 
-def test_versions_are_numbers_not_text(store: InformerStore[Any], thing: Make) -> None:
+def test_versions_are_compared_as_numbers(store: InformerStore[Any], thing: Make) -> None:
     store.assume(thing("a", 100))
     store.put(thing("a", 99))
     assert store.get(A).metadata.resource_version == "100"
 
 
-def test_versions_that_are_no_numbers_are_believed_in_the_order_they_come(
-    store: InformerStore[Any], thing: Make
-) -> None:
+def test_versions_that_are_not_numbers_are_applied_in_order_of_arrival(store: InformerStore[Any], thing: Make) -> None:
     store.assume(thing("a", "zz"))
     store.put(thing("a", "aa"))
     assert store.get(A).metadata.resource_version == "aa"
 
 
-def test_an_answer_that_comes_after_the_watch_does_not_set_it_back(store: InformerStore[Any], thing: Make) -> None:
+def test_an_older_response_does_not_replace_a_newer_watch_event(store: InformerStore[Any], thing: Make) -> None:
     store.put(thing("a", 9))
     store.assume(thing("a", 5))
     assert store.get(A).metadata.resource_version == "9"
@@ -111,7 +107,7 @@ def test_a_list_from_before_an_own_create_does_not_remove_it(store: InformerStor
     assert store.get(A) is None
 
 
-def test_a_list_is_believed_where_nothing_was_written_even_if_its_versions_went_back(
+def test_a_list_replaces_objects_that_were_not_written_even_with_lower_versions(
     store: InformerStore[Any], thing: Make
 ) -> None:
     store.put(thing("a", 900))
@@ -160,9 +156,7 @@ def test_deleting_an_object_spares_its_successor_of_the_same_name(store: Informe
     assert store.get(A).metadata.uid == "new"
 
 
-def test_what_is_gone_is_remembered_only_for_a_while(
-    clock: ManualClock, store: InformerStore[Any], thing: Make
-) -> None:
+def test_uids_of_deleted_objects_expire(clock: ManualClock, store: InformerStore[Any], thing: Make) -> None:
     for number in range(100):
         store.assume_deleted(("ns", str(number)), f"uid-{number}")
     clock.jump(1000)
@@ -258,7 +252,7 @@ STEPS = ["write", "own_write", "own_write_with_a_late_answer", "answer", "delete
 
 
 @given(steps=st.lists(st.sampled_from(STEPS), max_size=40))
-def test_the_store_never_shows_less_than_it_was_told_and_always_catches_up(thing: Make, steps: list[str]) -> None:
+def test_the_store_never_returns_an_older_state_and_converges(thing: Make, steps: list[str]) -> None:
     world = World(thing)
     for step in steps:
         getattr(world, step)()

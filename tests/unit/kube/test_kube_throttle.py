@@ -59,7 +59,7 @@ async def callers(clock: ManualClock) -> AsyncIterator[Callers]:
         task.cancel()
 
 
-async def test_the_highest_priority_comes_first_and_of_several_the_first(callers: Callers, clock: ManualClock) -> None:
+async def test_callers_are_served_by_priority_then_by_arrival(callers: Callers, clock: ManualClock) -> None:
     given = ("PROGRESS", "CREATE", "UPDATE", "CREATE", "OUTCOME", "DELETE", "OUTCOME")
     for number, name in enumerate(given):
         callers.call(f"{name}-{number}", Priority[name])
@@ -68,7 +68,7 @@ async def test_the_highest_priority_comes_first_and_of_several_the_first(callers
     assert callers.bucket.waited_seconds == pytest.approx(sum(range(1, 8)))
 
 
-async def test_a_caller_that_has_waited_for_long_comes_first(callers: Callers, clock: ManualClock) -> None:
+async def test_a_caller_that_has_waited_for_the_limit_is_served_first(callers: Callers, clock: ManualClock) -> None:
     callers.call("old", Priority.PROGRESS)
     for second in range(12):
         callers.call(f"new-{second}", Priority.OUTCOME)
@@ -76,7 +76,7 @@ async def test_a_caller_that_has_waited_for_long_comes_first(callers: Callers, c
     assert callers.served.index("old") == 9
 
 
-async def test_a_caller_that_comes_as_others_wait_does_not_pass_them(callers: Callers, clock: ManualClock) -> None:
+async def test_a_later_caller_does_not_overtake_a_waiting_caller(callers: Callers, clock: ManualClock) -> None:
     callers.call("waits", Priority.CREATE)
     await settle()
     # The token is available, and the waiting caller has not run yet.

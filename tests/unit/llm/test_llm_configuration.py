@@ -93,7 +93,7 @@ def test_wrong_settings_are_explained_without_their_values(fields, complaint):
     assert "pass@" not in str(caught.value)
 
 
-def test_one_wrong_model_spoils_no_other(write):
+def test_an_invalid_entry_does_not_affect_other_models(write):
     path = write("good: {model: m}\nbad: {modle: m}\nworse: 3\n")
     catalog = load_models(path)
     assert catalog.settings("good").model == "m"
@@ -212,7 +212,7 @@ def test_the_template_shows_every_setting():
     assert set(ModelSettings.__struct_fields__) <= shown
 
 
-def test_the_template_is_for_its_owner_only_and_overwrites_only_when_told(tmp_path):
+def test_the_template_is_private_and_overwrites_only_on_request(tmp_path):
     path = tmp_path / "deep" / "llm.yaml"
     assert write_template(path, overwrite=False)
     assert path.stat().st_mode & 0o777 == 0o600

@@ -33,7 +33,7 @@ def test_the_debugger_plays_the_whole_walkthrough_from_what_it_sees(task, memory
     assert debugger(request(task, played)).calls == ()
 
 
-def test_the_debugger_goes_on_after_a_restart_and_after_mistakes():
+def test_the_debugger_continues_after_a_restart_and_after_mistakes():
     task = all_tasks()[0]
     done = list(task.walkthrough[:5])
     assert debugger(request(task, done, answered=0)).calls == (task.walkthrough[5],)
@@ -41,7 +41,7 @@ def test_the_debugger_goes_on_after_a_restart_and_after_mistakes():
     assert debugger(request(task, mistaken, answered=7)).calls == (task.walkthrough[5],)
 
 
-def test_tools_that_are_not_there_are_not_called():
+def test_unavailable_tools_are_not_called():
     task = all_tasks()[0]
     played = []
     while calls := debugger(request(task, played, tools=("view", "rewrite", "eval"))).calls:

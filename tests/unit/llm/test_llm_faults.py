@@ -59,7 +59,7 @@ bodies = st.recursive(
 
 
 @given(st.integers(100, 999), bodies)
-def test_no_body_is_too_strange(status, body):
+def test_every_body_is_classified(status, body):
     failure = classify(status, body, {})
     assert failure.fault in Fault
     assert len(failure.message) <= 1100
@@ -122,7 +122,7 @@ async def run(request, *, max_tries=100, chance=0.0):
     return await retrying.run(request, lambda failure, wait: None), clock.waits
 
 
-async def test_what_can_pass_is_repeated_with_doubling_waits():
+async def test_temporary_faults_are_retried_with_doubling_waits():
     assert await run(failing(*[Fault.OVERLOADED] * 5)) == (("done", 6), [0.5, 1.0, 2.0, 4.0, 8.0])
 
 

@@ -34,7 +34,7 @@ def test_no_minute_has_more_requests_than_the_limit(limit, gaps):
         assert len(window) <= limit
 
 
-def test_a_tenth_may_begin_at_once_and_the_rest_is_spread():
+def test_a_tenth_of_the_rate_starts_immediately_and_the_rest_is_spread():
     times = starts(Rate(100), [0.0] * 101)
     assert times[:10] == [0.0] * 10
     assert all(one < two for one, two in pairwise(times[9:]))
@@ -58,7 +58,7 @@ def limits(tmp_path, **fields):
     return ModelLimits("one model", directory=tmp_path, **fields)
 
 
-async def test_limits_that_are_not_set_cost_nothing(tmp_path):
+async def test_without_limits_no_files_are_created(tmp_path):
     free = limits(tmp_path)
     async with free.place():
         await free.admit(10**9)
@@ -75,7 +75,7 @@ async def test_two_that_share_a_model_share_its_rate(tmp_path):
             await one.admit(1)
 
 
-async def test_a_broken_or_old_state_is_begun_anew(tmp_path):
+async def test_an_invalid_or_outdated_state_is_replaced(tmp_path):
     one = limits(tmp_path, requests_per_minute=1)
     await one.admit(1)
     (state,) = tmp_path.glob("*/state")
@@ -85,7 +85,7 @@ async def test_a_broken_or_old_state_is_begun_anew(tmp_path):
             await limits(tmp_path, requests_per_minute=1).admit(1)
 
 
-async def test_places_are_shared_and_come_back(tmp_path):
+async def test_concurrent_requests_are_limited_across_instances(tmp_path):
     one, two = limits(tmp_path, max_concurrency=2), limits(tmp_path, max_concurrency=2)
     under_way, most = 0, 0
 
@@ -101,7 +101,7 @@ async def test_places_are_shared_and_come_back(tmp_path):
     assert (under_way, most) == (0, 2)
 
 
-async def test_who_gives_up_waiting_leaves_the_place_to_others(tmp_path):
+async def test_a_cancelled_wait_does_not_occupy_a_place(tmp_path):
     limit = limits(tmp_path, max_concurrency=1)
     async with limit.place():
         waiting = asyncio.create_task(limit.place().__aenter__())
@@ -141,7 +141,7 @@ def test_loads_differ_by_one_at_most(sessions, count):
     assert max(loads) - min(loads) <= 1
 
 
-def test_ended_episodes_are_no_load():
+def test_released_episodes_do_not_count_as_load():
     endpoints = Endpoints(["http://a", "http://b"])
     places = {session: endpoints.choose(session) for session in ("e1", "e2")}
     endpoints.release("e1")
@@ -164,7 +164,7 @@ def test_a_single_process_with_many_equal_endpoints_spreads_first_episodes():
     assert chosen == {"http://a", "http://b"}
 
 
-def test_episodes_that_never_said_they_ended_are_forgotten_at_last():
+def test_episodes_that_were_not_released_are_removed_beyond_the_limit():
     endpoints = Endpoints(["http://a"])
     for number in range(10_050):
         endpoints.choose(str(number))

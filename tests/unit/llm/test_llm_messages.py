@@ -50,7 +50,7 @@ def test_without_tools_none_are_sent():
     assert "tools" not in body([TASK], tools=())
 
 
-def test_the_episode_beats_the_configuration_and_ignored_parameters_go():
+def test_values_of_the_episode_take_precedence_and_ignored_parameters_are_removed():
     given = {"generate_kwargs": {"temperature": 0.9, "max_tokens": 100, "top_k": 5}}
     assert body([TASK], **given)["temperature"] == 0.9
     found = body([TASK], seed=0, temperature="0.2", **given)
@@ -77,7 +77,7 @@ def test_as_text_there_are_only_alternating_messages_of_user_and_assistant():
     assert result == "Result of view:\n1 x = 1\n\nGo on."
 
 
-def test_what_the_model_wrote_as_text_is_shown_to_it_as_it_wrote_it():
+def test_calls_that_were_written_as_text_are_sent_back_as_text():
     _, calls = read_calls("<call>rewrite a.py 1:2 <c>x = 1\ny = 2</c></call>", first_id="t")
     found = body([TASK, Message(role="assistant", content="So.", calls=calls)], tool_calling="text")
     assert found["messages"][-1]["content"] == "So.\n<call>rewrite a.py 1:2 <c>x = 1\ny = 2</c></call>"

@@ -36,7 +36,7 @@ def test_text_and_a_call():
         ('{"code": "\\ud83d"}', {"code": "?"}),
     ],
 )
-def test_arguments_in_every_dialect(arguments, decoded):
+def test_arguments_in_lenient_json(arguments, decoded):
     reply, _ = read({"tool_calls": [call(arguments)]})
     assert reply.calls[0].arguments == decoded
     assert reply.calls[0].error is None
@@ -61,18 +61,18 @@ def test_arguments_that_cannot_be_read_are_explained_to_the_model(arguments, com
     assert reply.calls[0].raw == arguments
 
 
-def test_arguments_that_were_cut_say_so():
+def test_cut_arguments_are_reported():
     reply, _ = read({"tool_calls": [call('{"code": "def f(')]}, "length")
     assert "reached its greatest length; write less" in reply.calls[0].error
 
 
-def test_several_calls_have_ids_of_their_own():
+def test_each_of_several_calls_has_its_own_id():
     reply, _ = read({"tool_calls": [call("{}"), call("{}"), call("{}", identity=None), "nonsense"]})
     assert [one.id for one in reply.calls] == ["c1", "r1-1", "r1-2"]
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_reasoning_in_a_field_of_its_own(field):
+def test_reasoning_in_a_separate_field(field):
     reply, _ = read({"content": "Done.", field: "Let me see."})
     assert (reply.text, reply.reasoning) == ("Done.", "Let me see.")
 
@@ -160,7 +160,7 @@ def test_usage_is_exact_and_priced():
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, []])
-def test_without_usage_there_is_none(usage):
+def test_a_reply_without_usage_returns_none(usage):
     assert read({"content": "x"}, usage=usage)[1] is None
 
 
@@ -177,7 +177,7 @@ def test_without_usage_there_is_none(usage):
         (b'{"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]}', Fault.FILTERED),
     ],
 )
-def test_what_is_no_reply_is_a_fault(body, fault):
+def test_an_invalid_reply_raises_request_failed(body, fault):
     with pytest.raises(RequestFailed) as caught:
         read_reply(body, parse_settings({"model": "m"}, {}))
     assert caught.value.fault is fault
@@ -193,7 +193,7 @@ documents = st.recursive(
 
 
 @given(documents, documents, st.sampled_from(["native", "text"]))
-def test_no_document_is_too_strange(document, message, tool_calling):
+def test_every_document_is_read_or_raises_request_failed(document, message, tool_calling):
     settings = parse_settings({"model": "m", "tool_calling": tool_calling, "reasoning_end_token": "</think>"}, {})
     for body in (document, {"choices": [{"message": message, "finish_reason": document}], "usage": document}):
         try:

@@ -61,7 +61,7 @@ def test_a_request_has_openais_own_types():
         check_request({**body, "seed": 1})
 
 
-def test_reasoning_that_led_to_nothing_is_not_sent_back():
+def test_reasoning_without_a_following_item_is_not_sent_back():
     cut, _ = read(THOUGHT, status="incomplete", incomplete_details={"reason": "max_output_tokens"})
     assert (cut.finish_reason, cut.extra, cut.calls) == ("length", {}, ())
     both, _ = read(message_item("I look."), THOUGHT)

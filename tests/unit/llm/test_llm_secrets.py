@@ -16,7 +16,7 @@ KEY = "sk-proj-0123456789abcdef"
     "show",
     [str, repr, "{}".format, "{!r}".format, "{:>40}".format, "%s".__mod__, "%r".__mod__, lambda it: str([it, {1: it}])],
 )
-def test_a_secret_never_shows_itself(show):
+def test_a_secret_is_not_printed(show):
     assert "0123456789" not in show(Secret(KEY))
 
 
@@ -27,7 +27,7 @@ def test_a_secret_does_not_leave_by_serializers(dump):
         dump(Secret(KEY))
 
 
-def test_secrets_compare_by_what_they_hold():
+def test_secrets_are_compared_by_value():
     assert Secret(KEY) == Secret(KEY)
     assert len({Secret(KEY), Secret(KEY), Secret("other")}) == 2
     assert Secret(KEY) != KEY

@@ -51,7 +51,7 @@ def test_an_agent_whose_pod_is_gone_or_over_is_lost_since_then(objects, cache, c
     assert list(cache.agent_pods) == []
 
 
-def test_an_agent_that_nobody_has_seen_is_lost_since_somebody_asked(objects, cache, clock):
+def test_an_unknown_agent_pod_is_lost_since_the_first_query(objects, cache, clock):
     episode = objects.episode("fix", **ASSIGNED)
     since = clock.now()
     assert cache.agent_pods.view(episode).lost_since == since
@@ -59,7 +59,7 @@ def test_an_agent_that_nobody_has_seen_is_lost_since_somebody_asked(objects, cac
     assert cache.agent_pods.view(episode).lost_since == since
 
 
-def test_what_an_agent_says_is_remembered_since_it_first_said_so(objects, cache, clock):
+def test_a_reported_state_keeps_the_time_of_its_first_report(objects, cache, clock):
     agent = objects.agent("agent")
     episode = objects.episode("fix", **ASSIGNED)
     assert cache.agent_pods.observe_report(agent, report(status_of()), cache.clock.now()) == {"uid-fix"}
@@ -79,7 +79,7 @@ def test_what_an_agent_says_is_remembered_since_it_first_said_so(objects, cache,
     assert cache.agent_pods.view(episode).status is None
 
 
-def test_what_an_agent_cannot_be_told_counts_as_failed_since_it_was_first_tried(objects, cache, clock):
+def test_an_undeliverable_assignment_counts_as_failed_since_the_first_try(objects, cache, clock):
     agent = objects.agent("agent")
     cache.agent_pods.observe_report(agent, report(), cache.clock.now())
     episode = objects.episode("fix", **ASSIGNED)
@@ -99,7 +99,7 @@ def test_what_an_agent_cannot_be_told_counts_as_failed_since_it_was_first_tried(
     assert cache.agent_pods.view(episode).status is None
 
 
-def test_what_an_agent_ought_to_know_and_what_it_ought_to_forget(objects, cache):
+def test_assignments_to_deliver_and_to_withdraw(objects, cache):
     agent = objects.agent("agent")
     objects.episode("fix", **ASSIGNED)
     objects.episode("old-epoch", **{**ASSIGNED, "assignment": {"agentPodUID": "uid-agent", "epoch": 2}})
@@ -121,7 +121,7 @@ def test_addresses_of_both_families(objects):
     assert objects.pod("a").url(8080) == ""
 
 
-def test_an_agent_that_drains_is_lost_to_those_it_was_not_told_of(objects, cache, clock):
+def test_a_draining_agent_pod_is_lost_for_undelivered_assignments(objects, cache, clock):
     agent = objects.agent("agent")
     known, late = objects.episode("fix", **ASSIGNED), objects.episode("late", **ASSIGNED)
     cache.agent_pods.observe_report(agent, report(status_of()), cache.clock.now())
@@ -137,7 +137,7 @@ def test_an_agent_that_drains_is_lost_to_those_it_was_not_told_of(objects, cache
     assert (ready.cause, ready.epoch) == ("AgentPodLost", 2)
 
 
-def test_one_that_waits_after_its_model_failed_is_not_begun_again_under_the_same_epoch(objects, cache):
+def test_a_failed_assignment_is_not_delivered_again_with_the_same_epoch(objects, cache):
     agent = objects.agent("agent")
     cache.agent_pods.observe_report(agent, report(), cache.clock.now())
     failed = {"agentPodUID": "uid-agent", "epoch": 1, "failures": 1, "failedTime": "2026-01-01T00:10:00Z"}

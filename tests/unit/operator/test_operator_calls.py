@@ -173,7 +173,7 @@ async def test_an_outcome_needs_the_signature_of_the_sidecar(server, caller, cha
         assert "without the signature" in found.cause
 
 
-async def test_a_failure_that_the_agent_itself_observed_needs_none(server, caller):
+async def test_a_failure_that_the_agent_pod_observed_needs_no_signature(server, caller):
     outcome = AttemptOutcome(resolved=False, reason=EndReason.SOURCE_FAILED)
     status = AssignmentStatus(episode_uid="uid", attempt=1, epoch=1, state="finished", outcome=outcome)
     report = AgentPodReport(incarnation="a", slots=1, assignments=(status,))
@@ -182,26 +182,26 @@ async def test_a_failure_that_the_agent_itself_observed_needs_none(server, calle
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"slots": "many"}', b"\xff"])
-async def test_a_report_that_is_none_is_refused(server, caller, body):
+async def test_an_invalid_report_is_refused(server, caller, body):
     server.body = body
     with pytest.raises(InfrastructureError, match="cannot be read"):
         await AgentPodClient(caller, KEY, CLOCK).report(at(server))
 
 
-async def test_errors_say_what_the_other_side_said(server, caller):
+async def test_errors_contain_the_status_and_text_of_the_answer(server, caller):
     server.status, server.body = 503, b"the store is away"
     with pytest.raises(InfrastructureError, match="503: the store is away"):
         await AgentPodClient(caller, KEY, CLOCK).report(at(server))
 
 
-async def test_nobody_there(caller, server):
+async def test_an_unreachable_agent_pod_raises_unanswered(caller, server):
     await server.stop()
     with pytest.raises(Unanswered, match="GET"):
         await AgentPodClient(caller, KEY, CLOCK).report(at(server))
 
 
 @pytest.mark.parametrize(("status", "times"), [(200, 1), (410, 1), (202, 2), (503, 2)])
-async def test_a_sidecar_is_told_until_it_has_answered(server, caller, status, times):
+async def test_a_call_to_a_sidecar_is_repeated_until_it_is_answered(server, caller, status, times):
     server.status, server.body = status, OVER if status == 410 else b'{"expected": true}'
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
     sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock())
@@ -250,7 +250,7 @@ async def test_a_sidecar_is_asked_until_its_answer_holds(server, caller, asked, 
     assert all(before <= each.requested <= SystemClock().now() for each in answers)
 
 
-async def test_an_answer_that_cannot_be_read_is_none(server, caller, caplog):
+async def test_an_undecodable_answer_counts_as_no_answer(server, caller, caplog):
     server.body, answers = b'{"expected": "perhaps"}', []
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
     sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock(), answered=answers.append)
@@ -286,7 +286,7 @@ async def test_an_answer_without_the_signature_of_the_sidecar_acknowledges_nothi
     assert len(server.calls) == 2
 
 
-async def test_a_report_carries_its_body(server, caller):
+async def test_the_body_of_a_call_is_sent(server, caller):
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
     sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock())
     worker = asyncio.ensure_future(sidecars.work())
@@ -316,7 +316,7 @@ async def test_the_same_failure_of_a_sidecar_is_logged_once(server, caller, capl
     assert logged == [*problems, "a sidecar was called"]
 
 
-async def test_a_sidecar_that_is_slow_to_answer_is_told_once(server, caller):
+async def test_a_call_in_flight_is_not_sent_twice(server, caller):
     server.may_answer.clear()
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
     sidecars = SidecarCalls(caller, KEY, queue, clock=SystemClock())
@@ -346,6 +346,6 @@ def test_secrets_hold_what_agents_and_readers_need():
 
 
 @pytest.mark.parametrize("data", [{}, {"key": ""}, {"key": "c2hvcnQ="}, {"key": "not base64"}])
-def test_a_key_that_is_none_is_refused(data):
+def test_an_invalid_key_is_refused(data):
     with pytest.raises(KeyUnusable, match="dgym-key"):
         decode_key(data)

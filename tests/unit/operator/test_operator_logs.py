@@ -34,7 +34,7 @@ def test_a_line_that_cannot_be_encoded_is_still_one_line():
     assert "\n" not in JsonFormatter().format(record("half a pair \ud800 and\na newline"))
 
 
-def test_an_exception_stands_in_its_line():
+def test_an_exception_is_part_of_its_log_line():
     try:
         raise ValueError("wrong")
     except ValueError:

@@ -44,7 +44,7 @@ def refusal(spec=None, task=None, namespace="team", installation=None, **more):
     )
 
 
-def test_what_is_allowed_by_default():
+def test_specs_that_are_allowed_by_default():
     anything = settings({})
     agent = {"name": "debug_agent", "model": "huge", "maxSteps": 9999, "tokenBudget": 10**9}
     overrides = {"nodeSelector": {"pool": "fast"}, "resources": {"limits": {"memory": "4Gi"}}}
@@ -68,7 +68,7 @@ def test_what_is_allowed_by_default():
         ({"runtimeClassName": "runc"}, "spec.podOverrides.runtimeClassName: 'runc'"),
     ],
 )
-def test_nothing_of_the_cluster_is_allowed_by_default(overrides, message):
+def test_overrides_that_affect_the_cluster_are_refused_by_default(overrides, message):
     found = refusal(podOverrides=overrides, installation=settings({}))
     assert found.startswith(message)
     (name,) = overrides
@@ -92,7 +92,7 @@ def test_an_override_allows_a_namespace_more_and_inherits_the_rest():
 
 
 @pytest.mark.parametrize("image", ["registry.example/team", "evil/registry.example/team/x", "registry.example/teams/x"])
-def test_a_pattern_is_the_whole_name(image):
+def test_a_pattern_must_match_the_whole_name(image):
     assert refusal({}, {"image": "registry.example/team/a/b:1"}) is None
     assert refusal({}, {"image": image}).startswith(f"DebugTask bug: spec.image: {image!r} is not allowed")
 

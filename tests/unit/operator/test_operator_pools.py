@@ -53,7 +53,7 @@ def test_an_episode_gets_an_agent_of_its_pool_alone(dispatcher, objects, cache):
     assert "all slots of the agent pods are used" in dispatcher.hold(full).text
 
 
-def test_agents_without_a_pool_serve_nobody_where_there_are_pools(dispatcher, objects, cache):
+def test_agent_pods_without_a_pool_serve_no_namespace_if_pools_exist(dispatcher, objects, cache):
     serve(objects, cache, "a", slots=5)
     key = request(dispatcher, objects, "blue", "fix")
     dispatcher.round()
@@ -77,7 +77,7 @@ def test_slots_and_head_start_are_of_each_pool(dispatcher, objects, cache, looke
 
 
 @pytest.mark.parametrize("needs_pod", [True, False])
-def test_an_episode_of_no_pool_waits_and_says_what_to_do(dispatcher, objects, cache, needs_pod):
+def test_an_episode_without_a_pool_waits_with_a_remedy(dispatcher, objects, cache, needs_pod):
     agent_of("sea", objects, cache, "a", slots=5)
     if needs_pod:
         request_pods(dispatcher, objects, "fix", namespace="white")

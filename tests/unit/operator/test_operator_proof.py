@@ -50,23 +50,23 @@ def shown(cache, objects, clock):
 
 
 @pytest.mark.parametrize("change", [{"namespace": "other"}, {"episode_uid": "uid-other"}, {"attempt": 2}])
-def test_a_proof_is_of_one_attempt_of_one_episode(change):
+def test_a_proof_is_valid_only_for_its_attempt_and_key(change):
     assert proof_is_valid(KEY, PROOF, **ABOUT)
     assert not proof_is_valid(KEY, PROOF, **{**ABOUT, **change})
     assert not proof_is_valid(OTHER_KEY, PROOF, **ABOUT)
 
 
 @pytest.mark.parametrize("proof", ["", "x", PROOF[:-1], PROOF[:64] + "." + "0" * 64, "0" * 64 + PROOF[64:]])
-def test_what_is_no_proof_is_none(proof):
+def test_malformed_proofs_are_invalid(proof):
     assert not proof_is_valid(KEY, proof, **ABOUT)
 
 
-def test_a_proven_pod_is_the_episodes(shown):
+def test_a_pod_with_a_valid_proof_is_used(shown):
     view, _ = shown(PROOF)
     assert view.pod is not None
 
 
-def test_a_pod_without_a_proof_is_not_looked_at_and_not_deleted(shown):
+def test_a_pod_without_a_proof_is_ignored_and_not_deleted(shown):
     message = {"reason": "Resolved", "message": "an outcome of its own"}
     ended = {"name": "sidecar", "state": {"terminated": {"exitCode": 0, "message": str(message)}}}
     view, actions = shown("", status={**READY, "containerStatuses": [ended]})
@@ -77,13 +77,13 @@ def test_a_pod_without_a_proof_is_not_looked_at_and_not_deleted(shown):
 
 @pytest.mark.parametrize("proof", ["", make_proof(OTHER_KEY, {}, **ABOUT)])
 @pytest.mark.parametrize("key", [KEY, OTHER_KEY])
-def test_a_pod_of_another_key_or_version_is_deleted_and_nothing_else_is_believed_of_it(shown, proof, key):
+def test_a_pod_with_an_invalid_proof_is_deleted_and_its_state_is_ignored(shown, proof, key):
     view, actions = shown(proof, key=key_id(key))
     assert view.pod is None
     assert actions[0] == DeletePod(name="fix-1", uid="uid-fix-1")
 
 
-def test_a_copy_of_a_proof_on_another_pod_than_the_leader_made_is_none(shown, cache, objects):
+def test_a_copied_proof_on_another_pod_is_invalid(shown, cache, objects):
     made = with_proof(objects.pod("fix-1", owner="fix"), PROOF)
     cache.memory.record_created("uid-fix", 1, made)
     assert shown(PROOF)[0].pod is not None
@@ -92,7 +92,7 @@ def test_a_copy_of_a_proof_on_another_pod_than_the_leader_made_is_none(shown, ca
     assert actions[0] == DeletePod(name="fix-1", uid="uid-of-a-copy")
 
 
-def test_the_pod_that_the_status_refers_to_needs_no_proof(shown):
+def test_the_pod_with_the_uid_in_status_does_not_need_a_proof(shown):
     reference = {"name": "fix-1", "uid": "uid-fix-1"}
     view, _ = shown("", attempt=1, podName="fix-1", podRef=reference)
     assert view.pod is not None

@@ -14,7 +14,7 @@ def policy():
     return sandbox_policy("team", operator_namespace="dgym", agent_pod_labels=AGENTS)
 
 
-def test_sandboxes_reach_nobody_and_one_port_of_theirs_is_open():
+def test_sandboxes_have_no_egress_and_one_open_port():
     spec = policy()["spec"]
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     assert spec["egress"] == []
@@ -29,7 +29,7 @@ def test_every_peer_is_named_by_its_labels():
     assert "namespaceSelector" not in drivers
 
 
-def test_it_is_a_valid_manifest():
+def test_the_network_policy_is_a_valid_manifest():
     kubernetes_validate.validate(policy(), "1.31", strict=True)
 
 

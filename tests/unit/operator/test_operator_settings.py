@@ -7,7 +7,7 @@ from dgym_operator.chart_values import NamespacePolicies
 from dgym_operator.settings import PREFIX, Settings, settings_table
 
 
-def test_settings_come_from_the_environment(monkeypatch):
+def test_settings_are_read_from_the_environment(monkeypatch):
     monkeypatch.setenv("DGYM_OPERATOR_WATCH_NAMESPACES", "team-a, team-b,")
     monkeypatch.setenv("DGYM_OPERATOR_HEAD_START", "9")
     settings = Settings()
@@ -16,7 +16,7 @@ def test_settings_come_from_the_environment(monkeypatch):
     assert settings.head_start == 9
 
 
-def test_no_namespaces_mean_all():
+def test_an_empty_list_of_namespaces_means_all():
     assert Settings(watch_namespaces="").namespaces == (None,)
 
 
@@ -33,7 +33,7 @@ def test_settings_do_not_change():
         {"head_start": -1},
     ],
 )
-def test_what_cannot_work_is_refused_at_the_start(wrong):
+def test_invalid_settings_are_refused(wrong):
     with pytest.raises(ValidationError):
         Settings(**wrong)
 

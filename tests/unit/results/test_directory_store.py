@@ -36,7 +36,7 @@ async def test_files_are_written_read_and_listed(store, tmp_path):
     assert store.uri("n/e/uid/1") == (tmp_path / "results/n/e/uid/1").as_uri()
 
 
-async def test_a_directory_that_hangs_holds_up_nothing_but_its_callers(store, tmp_path):
+async def test_a_hanging_directory_blocks_only_callers_of_the_store(store, tmp_path):
     """All models, sources and results of an agent pod share asyncio's threads, so the store uses its own."""
     directory = tmp_path / "results/n/e/uid"
     directory.mkdir(parents=True)
@@ -62,13 +62,13 @@ async def test_a_directory_that_hangs_holds_up_nothing_but_its_callers(store, tm
             assert await read == b"late"
 
 
-async def test_the_first_writer_of_a_result_wins(store):
+async def test_create_does_not_overwrite_an_existing_file(store):
     assert await store.create(PATH, b"first")
     assert not await store.create(PATH, b"second")
     assert await store.read(PATH) == b"first"
 
 
-async def test_only_who_knows_the_size_appends(store):
+async def test_append_requires_the_current_size(store):
     assert await store.append(PATH, b"ab", size=0)
     assert await store.append(PATH, b"cd", size=2)
     assert not await store.append(PATH, b"xx", size=2)
@@ -84,7 +84,7 @@ async def test_a_reader_gets_what_was_there_when_it_began(store):
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a//b", "a/.hidden", "", "a/../b", "a/b\0", "a/" + "x" * 300])
-async def test_paths_lead_nowhere_else(store, path):
+async def test_paths_out_of_the_store_are_refused(store, path):
     with pytest.raises(ManifestError):
         await store.read(path)
     with pytest.raises(ManifestError):
@@ -109,13 +109,13 @@ async def test_a_directory_that_cannot_be_is_unavailable(tmp_path):
             await failing
 
 
-async def test_nothing_is_left_of_a_check(store, tmp_path):
+async def test_a_check_leaves_no_file(store, tmp_path):
     await store.check()
     assert list((tmp_path / "results").iterdir()) == []
 
 
 @pytest.mark.parametrize("location", ["gs://bucket", "s3://", "http://x"])
-def test_locations_that_are_none(location):
+def test_invalid_locations(location):
     with pytest.raises(ManifestError, match="results store"):
         open_store(location)
 

@@ -37,7 +37,7 @@ def test_pass_at_1_weighs_every_task_the_same():
     assert [(one.task, one.figures.rate) for one in report.tasks] == [("easy", 1.0), ("hard", 0.5)]
 
 
-def test_agents_and_models_are_told_apart():
+def test_agents_and_models_are_grouped_separately():
     report = make_report(run(record(agent="b"), record(agent="a", model="x"), record(agent="a", model="w")))
     assert [(one.agent, one.model) for one in report.agents] == [("a", "w"), ("a", "x"), ("b", "m")]
 
@@ -54,7 +54,7 @@ def test_a_cost_is_known_only_with_the_price_of_every_model():
     assert make_report(run(record()), prices=prices).overall.cost is None
 
 
-def test_the_price_stored_with_an_episode_goes_before_the_one_given():
+def test_the_stored_price_takes_precedence_over_the_given_price():
     records = run(
         record(input_tokens=1_000_000, price=0.25),
         record(input_tokens=1_000_000, sample=1),
@@ -73,7 +73,7 @@ def test_tools_are_counted_and_timed():
     assert evaluation.total_seconds == 2.0
 
 
-def test_stages_share_the_time_of_the_episodes_that_tell_it():
+def test_shares_of_stages_include_only_episodes_with_stages():
     stages = StageDurations(prepare=1, model=0, queue=0, tools=2, agent=3, score=4)
     report = make_report(run(record(stages=stages), record(stages=stages), record()))
     assert {one.stage: one.share for one in report.stages} == {"prepare": 0.1, "tools": 0.2, "agent": 0.3, "score": 0.4}
@@ -81,7 +81,7 @@ def test_stages_share_the_time_of_the_episodes_that_tell_it():
     assert make_report(run(record())).stages == ()
 
 
-def test_a_report_of_nothing_but_failures_has_no_rate_to_speak_of():
+def test_a_report_of_only_failures_has_rate_0():
     report = make_report(run(record(failed=True)))
     assert (report.overall.scored, report.overall.rate, report.overall.pass_at_1) == (0, 0.0, 0.0)
     assert (report.overall.interval.low, report.overall.interval.high) == (0.0, 1.0)
@@ -133,7 +133,7 @@ def arms(**outcomes):
     ]
 
 
-def test_arms_are_compared_in_pairs_and_what_failed_is_not_counted():
+def test_arms_are_compared_in_pairs_without_failed_episodes():
     report = make_report(run(*arms(pdb="++++++-x+ ", plain="-----+-++x")))
     assert [(one.arm, one.figures.resolved, one.figures.scored, one.figures.failed) for one in report.arms] == [
         ("pdb", 7, 8, 1),

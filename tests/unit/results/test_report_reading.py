@@ -120,13 +120,13 @@ def test_two_directories_are_two_runs_and_overlapping_ones_count_once(tmp_path):
 
 
 @pytest.mark.parametrize("level", range(5))
-def test_any_level_of_a_results_directory_will_do(tmp_path, level):
+def test_any_level_of_a_results_directory_can_be_read(tmp_path, level):
     attempt = play(tmp_path).path
     directory = [tmp_path, *reversed(list(attempt.parents)[:3]), attempt][level]
     assert len(read_run([directory]).records) == 1
 
 
-def test_episodes_whose_names_are_numbers_are_no_attempts(tmp_path):
+def test_numeric_names_of_episodes_are_not_read_as_attempts(tmp_path):
     play(tmp_path, "7", digest="12345678")
     assert [record.episode for record in read_run([tmp_path]).records] == ["7"]
 
@@ -139,7 +139,7 @@ def test_a_result_without_a_trajectory_or_times_still_counts(tmp_path):
     assert record.stages is None
 
 
-def test_the_model_and_its_queue_are_stages_of_their_own(tmp_path):
+def test_model_and_queue_are_separate_stages(tmp_path):
     attempt = play(tmp_path, calls=[("pdb", True, 0.5)], duration_seconds=4.0)
     *lines, last = attempt.trajectory.read_text().splitlines()
     step = {**json.loads(last), "exchanges": [{"secondsModel": 2.0, "secondsQueue": 0.25, "text": "hm"}]}

@@ -32,7 +32,7 @@ def test_wilson_agrees_with_published_values(successes, trials, low, high):
 
 
 @given(trials=st.integers(min_value=1, max_value=10_000), data=st.data(), confidence=st.floats(0.5, 0.9999))
-def test_wilson_holds_the_estimate_within_0_and_1_and_mirrors(trials, data, confidence):
+def test_wilson_contains_the_estimate_and_is_symmetric(trials, data, confidence):
     successes = data.draw(st.integers(min_value=0, max_value=trials))
     interval = wilson(successes, trials, confidence)
     assert 0 <= interval.low <= successes / trials <= interval.high <= 1
@@ -41,7 +41,7 @@ def test_wilson_holds_the_estimate_within_0_and_1_and_mirrors(trials, data, conf
     assert mirrored.low == pytest.approx(1 - interval.high, abs=1e-9)
 
 
-def test_without_trials_everything_is_possible():
+def test_without_trials_the_interval_is_0_to_1():
     interval = wilson(0, 0, 0.95)
     assert (interval.low, interval.high) == (0.0, 1.0)
 
@@ -68,7 +68,7 @@ def test_mcnemar_of_ten_thousand_tasks_is_a_number():
 
 
 @given(values=st.lists(st.floats(0, 1e6), min_size=1, max_size=60))
-def test_a_spread_lies_within_its_values(values):
+def test_mean_median_and_percentile_are_between_minimum_and_maximum(values):
     found = spread(values)
     smallest, greatest = min(values), max(values)
     slack = 1e-9 * (1 + greatest)
@@ -121,7 +121,7 @@ def test_a_bootstrap_of_shares_is_near_the_interval_of_the_normal_distribution()
 
 # Hundredths, because the interval of floats that are almost equal has the width zero.
 @given(st.lists(st.integers(-100, 100).map(lambda hundredths: hundredths / 100), min_size=1, max_size=14))
-def test_a_bootstrap_lies_within_the_values_and_is_not_made_of_few_or_equal_ones(values):
+def test_a_bootstrap_is_within_the_values_and_none_for_few_or_equal_values(values):
     found = bootstrap(values, 0.9)
     if found is not None:
         assert len(values) >= 10

@@ -62,14 +62,14 @@ def test_attempts_count_up_and_the_newest_result_counts(tmp_path):
     assert [attempt.number for attempt in episode.attempts()] == list(range(1, 12))
 
 
-def test_nothing_is_created_by_looking(tmp_path):
+def test_reading_does_not_create_files(tmp_path):
     episode = folder(tmp_path / "results")
     assert episode.result() is None
     assert episode.attempts() == []
     assert not (tmp_path / "results").exists()
 
 
-def test_saving_stores_the_patch_and_says_where(tmp_path):
+def test_saving_stores_the_patch_and_the_address_of_the_result(tmp_path):
     episode = folder(tmp_path)
     attempt = episode.new_attempt()
     stored = episode.save(attempt, result(patch="--- a/x\n+++ b/x\n", episode="one"))
@@ -82,7 +82,7 @@ def test_saving_stores_the_patch_and_says_where(tmp_path):
     assert sorted(path.name for path in attempt.path.iterdir()) == ["patch.diff", "result.json"]
 
 
-def test_a_large_patch_stands_beside_the_result(tmp_path):
+def test_a_large_patch_is_only_in_its_own_file(tmp_path):
     episode = folder(tmp_path)
     attempt = episode.new_attempt()
     patch = "+" * (INLINE_PATCH_LIMIT + 1)

@@ -44,7 +44,7 @@ def write(root, steps=STEPS):
     return path
 
 
-def test_what_was_written_is_read_back(tmp_path):
+def test_a_written_trajectory_is_read_unchanged(tmp_path):
     trajectory = read_trajectory(write(tmp_path))
     assert trajectory.header.episode == "one"
     assert trajectory.header.schema_version == 1
@@ -116,7 +116,7 @@ def test_a_missing_file_is_a_clear_error(tmp_path):
         read_trajectory(tmp_path / "none.jsonl")
 
 
-def test_each_line_tells_when_its_observation_was_there(tmp_path):
+def test_each_line_has_the_time_of_its_observation(tmp_path):
     lines = write(tmp_path).read_text("utf-8").split("\n")[1:-1]
     elapsed = [json.loads(line)["elapsedSeconds"] for line in lines]
     assert elapsed == sorted(elapsed)

@@ -68,7 +68,7 @@ def test_members_that_lead_outside_are_refused(tmp_path, member):
         unpack(tmp_path / "root", member)
 
 
-def test_nothing_is_written_through_a_link_that_stood_there(tmp_path):
+def test_files_are_not_written_through_existing_links(tmp_path):
     outside, root = tmp_path / "outside", tmp_path / "root"
     outside.mkdir()
     root.mkdir()
@@ -92,7 +92,7 @@ def test_set_user_id_bits_are_dropped_and_the_mode_is_kept(tmp_path):
     [{"size": "9" * 30}, {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}, {"mtime": "1e300"}],
     ids=["a size without end", "a sparse file without a map", "a time out of bounds"],
 )
-def test_headers_that_make_no_sense_are_refused(headers, tmp_path):
+def test_invalid_headers_are_refused(headers, tmp_path):
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
         member = tarfile.TarInfo("a")

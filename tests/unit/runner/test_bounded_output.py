@@ -32,7 +32,7 @@ def test_short_output_is_whole_and_long_output_adds_up(pieces, limit):
 
 @settings(deadline=None)
 @given(st.text(min_size=1, max_size=300), st.integers(16, 64))
-def test_a_cut_never_leaves_half_a_character(text, limit):
+def test_a_cut_does_not_split_a_character(text, limit):
     data = text.encode("utf-8", "replace")
     kept, cut = captured([data], limit)
     whole = HeadAndTail(limit)

@@ -70,12 +70,12 @@ def written_inside(header: dict, payload: bytes) -> bytes:
 
 
 @given(st.lists(st.tuples(_HEADERS, st.binary(max_size=300)), max_size=4))
-def test_what_the_trusted_side_writes_the_runner_reads(frames):
+def test_the_runner_reads_frames_of_the_trusted_side(frames):
     assert read_all_inside(b"".join(outside.encode_frame(*frame) for frame in frames)) == frames
 
 
 @given(_HEADERS, st.binary(max_size=300))
-def test_what_the_runner_writes_the_trusted_side_reads(header, payload):
+def test_the_trusted_side_reads_frames_of_the_runner(header, payload):
     assert read_all_outside(written_inside(header, payload)) == [(header, payload)]
 
 
@@ -110,7 +110,7 @@ def test_a_length_above_the_bound_is_refused_before_anything_is_read(lengths):
         read_all_inside(prefix)
 
 
-def test_neither_side_sends_what_the_other_would_refuse():
+def test_both_sides_refuse_to_send_frames_that_are_too_large():
     with pytest.raises(outside.FrameError):
         outside.encode_frame({"text": "x" * outside.MAX_HEADER})
     with pytest.raises(inside.FrameError):

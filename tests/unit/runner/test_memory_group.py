@@ -37,7 +37,7 @@ def test_the_group_found_has_a_limit_and_holds_us():
 
 
 @pytest.mark.parametrize("name", KILLS)
-def test_kills_for_want_of_memory_are_counted(tmp_path, name):
+def test_kills_because_of_the_memory_limit_are_counted(tmp_path, name):
     assert ControlGroup([tmp_path]).memory_kills() == 0
     assert proctree._memory_kills(str(tmp_path / name)) is None
     (tmp_path / name).write_text(KILLS[name])

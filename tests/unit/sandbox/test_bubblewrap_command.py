@@ -87,7 +87,7 @@ def test_a_prefix_that_holds_the_home_is_refused(layout, tmp_path, monkeypatch):
         command_line(layout(interpreter=interpreter(str(tmp_path / "home/bin/python"), tmp_path / "home")))
 
 
-def test_both_names_of_a_linked_prefix_are_there(layout, tmp_path):
+def test_a_linked_prefix_is_visible_under_both_names(layout, tmp_path):
     real = tmp_path / "cpython-3.12.4"
     (real / "bin").mkdir(parents=True)
     (real / "bin" / "python3.12").touch()

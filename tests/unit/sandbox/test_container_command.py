@@ -32,7 +32,7 @@ def options(words):
 
 
 @pytest.mark.parametrize("engine", [PODMAN, DOCKER])
-def test_everything_that_isolates_is_there(engine):
+def test_the_command_line_has_all_options_for_isolation(engine):
     words = command_line(engine, container())
     given = options(words)
     assert words[0] == "run"
@@ -65,7 +65,7 @@ def test_no_proxy_of_the_user_gets_in():
         (ROOT, {"in_place": True}, None),
     ],
 )
-def test_who_programs_run_as(image, fields, user):
+def test_the_user_of_programs(image, fields, user):
     described = container(image, **fields)
     assert described.user == user
     given = options(command_line(PODMAN, described))
@@ -106,7 +106,7 @@ def test_an_interpreter_is_not_an_option(interpreter):
         command_line(PODMAN, container(interpreter=interpreter))
 
 
-def test_what_an_image_says_of_its_user_is_not_an_option():
+def test_the_user_of_an_image_is_not_parsed_as_an_option():
     words = command_line(PODMAN, container(image=Image("x", "id", "--privileged")))
     assert "--privileged" not in words[: words.index("id")]
 
@@ -128,7 +128,7 @@ def test_the_dockerfile_needs_no_network_and_ends_as_an_ordinary_user():
 PODMAN_HOST = {"cgroupVersion": "v2", "cgroupControllers": ["memory", "pids"], "security": {"rootless": True}}
 
 
-def test_podman_says_which_bounds_it_has():
+def test_limits_that_podman_supports():
     engine = engine_from_facts("/bin/docker", {"host": PODMAN_HOST})
     assert (engine.flavor, engine.memory, engine.processes, engine.cpus) == ("podman", True, True, False)
     old = {**PODMAN_HOST, "cgroupVersion": "v1"}
@@ -138,7 +138,7 @@ def test_podman_says_which_bounds_it_has():
     assert engine.selinux
 
 
-def test_docker_says_which_bounds_it_has():
+def test_limits_that_docker_supports():
     facts = {"OSType": "linux", "MemoryLimit": True, "PidsLimit": False, "CpuCfsQuota": True}
     engine = engine_from_facts("/bin/docker", facts)
     assert (engine.flavor, engine.memory, engine.processes, engine.cpus) == ("docker", True, False, True)

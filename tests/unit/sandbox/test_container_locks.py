@@ -19,7 +19,7 @@ def make_old(name):
     os.utime(lock_directory() / f"{name}.lock", (0, 0))
 
 
-def test_a_container_is_owned_until_its_owner_says_that_it_is_gone():
+def test_a_container_is_owned_until_its_owner_releases_it():
     owner = Ownership()
     assert not is_abandoned(owner.name)
     owner.release()
@@ -51,7 +51,7 @@ def test_locks_without_a_container_go_once_they_are_old_and_free():
     held.release()
 
 
-def test_a_lock_that_is_no_file_is_left_alone(tmp_path):
+def test_a_lock_that_is_not_a_file_is_ignored(tmp_path):
     (lock_directory() / "dgym-link.lock").symlink_to(tmp_path / "elsewhere")
     assert not is_abandoned("dgym-link")
 

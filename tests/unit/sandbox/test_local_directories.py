@@ -25,7 +25,7 @@ def temporary(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_nobody_else_can_enter(temporary):
+def test_the_directory_is_private(temporary):
     directory = PrivateDirectory.make()
     assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
     assert directory.workspace.is_dir()
@@ -49,7 +49,7 @@ def test_workspaces_of_one_name_lie_in_directories_of_random_names(temporary):
     assert list(temporary.iterdir()) == []
 
 
-def test_ext4_is_told_to_place_a_workspace_apart_from_those_just_removed(temporary):
+def test_on_ext4_the_directory_has_the_attribute_top_of_hierarchy(temporary):
     if _attributes(temporary) is None:
         pytest.skip("there is no ext4 below the temporary files, or no lsattr")
     directory = PrivateDirectory.make()
@@ -65,7 +65,7 @@ def test_a_place_is_near_a_removed_workspace_for_some_minutes(tmp_path, monkeypa
         assert _resources._is_near_removed(tmp_path) is near
 
 
-def test_a_removed_workspace_is_remembered_and_another_is_made_where_no_place_is_far(temporary, monkeypatch):
+def test_a_removed_workspace_is_recorded_and_a_near_place_is_used_if_none_is_far(temporary, monkeypatch):
     monkeypatch.setattr(_resources, "_removed", deque())
     monkeypatch.setattr(_resources, "_REGION_INODES", 2**64)
     first = PrivateDirectory.make()
@@ -87,7 +87,7 @@ def test_a_workspace_needs_no_attributes_of_its_file_system(temporary, monkeypat
         directory.remove()
 
 
-def test_removes_what_nobody_may_read(tmp_path):
+def test_a_tree_without_permissions_is_removed(tmp_path):
     tree = tmp_path / "tree"
     (tree / "closed" / "inner").mkdir(parents=True)
     (tree / "closed" / "inner" / "file").write_text("x")
@@ -122,7 +122,7 @@ def test_a_link_out_of_the_tree_is_removed_and_not_followed(tmp_path):
     assert (outside / "kept").exists()
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_live_one_uses_is_kept(temporary):
+def test_directories_of_killed_processes_are_removed_and_those_in_use_kept(temporary):
     script = (
         "import os, sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
         "from dgym.sandbox.local._resources import PrivateDirectory\n"

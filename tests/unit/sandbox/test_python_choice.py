@@ -26,7 +26,7 @@ def test_a_virtual_environment_is_named_by_its_directory(environment):
     assert resolve_python(str(environment)) == str(environment / "bin" / "python")
 
 
-def test_a_virtual_environment_knows_its_base(environment):
+def test_the_base_of_a_virtual_environment_is_found(environment):
     interpreter = inspect_interpreter(str(environment / "bin" / "python"))
     assert str(environment) in interpreter.prefixes
     assert sys.base_prefix in interpreter.prefixes
@@ -46,7 +46,7 @@ def test_a_wrapper_is_asked_for_the_interpreter_behind_it(environment, tmp_path)
     assert resolve_python(str(wrapper)) == str(environment / "bin" / "python")
 
 
-def test_a_lone_versioned_name_does_not_answer_to_python(tmp_path):
+def test_an_interpreter_without_the_file_python_is_recognised(tmp_path):
     link = tmp_path / "python3.99"
     link.symlink_to(Path(sys.executable).resolve())
     assert not inspect_interpreter(str(link)).is_named_python
@@ -77,6 +77,6 @@ def test_an_interpreter_too_old_for_the_runner_is_refused(tmp_path, version):
 
 
 @pytest.mark.parametrize("requirement", ["-e .", "--index-url=x", "./local", "/abs", "", "a\nb", "-r file"])
-async def test_options_and_paths_are_no_requirements(requirement):
+async def test_options_and_paths_are_refused_as_requirements(requirement):
     with pytest.raises(ManifestError, match=r"requirements\[0\]"):
         await ensure_environment([requirement])

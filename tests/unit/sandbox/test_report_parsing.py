@@ -26,7 +26,7 @@ def completed_run(*tests):
     )
 
 
-def test_nothing_reported_is_no_report():
+def test_an_empty_report_is_none():
     assert parse_report(b"", TOKEN) is None
     assert parse_report(b"\n\n", TOKEN) is None
 
@@ -81,7 +81,7 @@ def test_a_pytest_run_without_a_status_is_not_finished_but_a_shell_is():
         assert report.finished is finished
 
 
-def test_an_abnormal_end_is_not_finished_and_says_why():
+def test_an_abnormal_end_is_not_finished_and_has_the_reason():
     report = parse_report(
         lines({"kind": "form", "form": "python"}, {"kind": "status", "status": 0, "abnormal": "left early"}), TOKEN
     )
@@ -125,7 +125,7 @@ def test_a_run_completes_only_with_the_status_it_announced(status, ended_by, com
         ("python -m unittest", False),
     ],
 )
-def test_what_names_pytest(entrypoint, expected):
+def test_entrypoints_that_name_pytest(entrypoint, expected):
     assert mentions_pytest(entrypoint) is expected
 
 

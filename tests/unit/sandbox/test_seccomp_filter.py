@@ -75,7 +75,7 @@ def test_processes_and_threads_start_without_new_namespaces_only(flags, name, ma
 @example(TIOCSTI, "x86_64")
 @example(TIOCLINUX | 1 << 32, "aarch64")  # the kernel reads 32 bits
 @example(0x5401, "x86_64")
-def test_nothing_is_typed_into_a_terminal(command, machine):
+def test_ioctls_that_insert_terminal_input_are_refused(command, machine):
     assert of(machine, "ioctl", 1, command) == (EPERM if command % 2**32 in (TIOCSTI, TIOCLINUX) else ALLOW)
 
 

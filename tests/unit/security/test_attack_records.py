@@ -42,13 +42,13 @@ def test_each_way_counts_once_and_each_run_of_it(tmp_path: Path) -> None:
     assert records.read(tmp_path) == [row(tests=2, runs=2)]
 
 
-def test_what_failed_once_or_never_ended_has_failed(tmp_path: Path) -> None:
+def test_a_test_that_failed_once_or_did_not_end_counts_as_failed(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(lines(("one", "passed"), ("two", "unfinished")))
     (tmp_path / "b.jsonl").write_text(lines(("one", "failed"), ("three", "passed")))
     assert records.read(tmp_path) == [row(tests=3, runs=1, failed=2)]
 
 
-def test_what_was_always_skipped_is_no_success(tmp_path: Path) -> None:
+def test_a_test_that_was_always_skipped_counts_as_skipped(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(lines(("one", "skipped")))
     assert records.read(tmp_path) == [row(tests=1, skipped=1)]
 
@@ -63,7 +63,7 @@ def test_what_was_always_skipped_is_no_success(tmp_path: Path) -> None:
         ([], "**not run**"),
     ],
 )
-def test_a_cell_says_what_was_tried(counts: list[dict[str, int]], shown: str) -> None:
+def test_a_cell_shows_the_results_of_an_attack(counts: list[dict[str, int]], shown: str) -> None:
     assert page.cell(ATTACK, LAPTOP, [row(**each) for each in counts]) == shown
 
 

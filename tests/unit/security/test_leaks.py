@@ -46,16 +46,16 @@ def secrets() -> Secrets:
         (make_token(KEY, episode_uid="uid", attempt=1, role=Role.DRIVE), "the token drive of attempt 1 of uid"),
     ],
 )
-def test_it_is_found_as_it_may_be_written(secrets: Secrets, text: str, name: str) -> None:
+def test_a_secret_is_found_in_every_encoding(secrets: Secrets, text: str, name: str) -> None:
     assert secrets.found_in(f"before {text} after".encode()) == {name}
 
 
-def test_it_is_found_wherever_it_stands_in_much_text(secrets: Secrets) -> None:
+def test_a_secret_is_found_across_chunk_boundaries(secrets: Secrets) -> None:
     for before in ((1 << 18) - 10, (1 << 18) - 1, 1 << 18):
         assert secrets.found_in(b"a" * before + PASSWORD.encode() + b"a" * 99)
 
 
-def test_what_opens_nothing_is_no_secret(secrets: Secrets) -> None:
+def test_harmless_values_are_not_secrets(secrets: Secrets) -> None:
     token = make_token(KEY, episode_uid="uid", attempt=1, role=Role.DRIVE)
     harmless = ["http://10.0.0.1:8080", "f" * 64, hashlib.sha256(token.encode()).hexdigest()]
     harmless.append(make_token(KEY, episode_uid="uid", attempt=2, role=Role.DRIVE))

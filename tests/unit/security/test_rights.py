@@ -42,7 +42,7 @@ def test_rights_are_one_for_each_verb_resource_and_name() -> None:
     }
 
 
-def test_a_right_that_nobody_needed_is_found() -> None:
+def test_unused_rights_are_found() -> None:
     rights = {
         Right("operator", own=False, verb="get", resource="/pods"),
         Right("operator", own=False, verb="list", resource="/pods"),
@@ -72,7 +72,7 @@ def test_a_denied_request_is_found_and_needs_no_right() -> None:
     assert unused({right}, asked) == {right}
 
 
-def test_what_was_allowed_before_and_after_was_not_missing() -> None:
+def test_a_request_allowed_before_and_after_does_not_count_as_denied() -> None:
     allowed, refused = line("get", "pods", name="p"), forbidden("get", "pods")
     assert denied(requests([allowed, refused, refused, allowed])) == []
     for log in ([allowed, refused], [refused, allowed], [allowed, forbidden("list", "pods"), allowed]):
@@ -84,7 +84,7 @@ def test_an_apply_that_may_not_create_is_denied() -> None:
     assert denied(requests([line("patch", "leases", responseStatus=status)]))
 
 
-def test_what_admission_refuses_is_not_denied() -> None:
+def test_a_refusal_by_admission_does_not_count_as_denied() -> None:
     status = {"code": 403, "message": "ValidatingAdmissionPolicy 'p' denied request"}
     assert denied(requests([line("create", "pods", responseStatus=status)])) == []
 

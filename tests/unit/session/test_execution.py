@@ -77,7 +77,7 @@ async def test_a_lost_sandbox_is_never_an_observation():
 
 
 @pytest.mark.parametrize("failure", range(len(FAILURES)), ids=[each.__name__ for each in FAILURES])
-async def test_no_error_but_that_of_the_infrastructure_ends_the_episode(failure):
+async def test_exceptions_of_a_tool_become_observations(failure):
     observation = (await run("third_party", failure=failure)).observation
     assert not observation.ok
     assert observation.text == f"The tool third_party failed: {FAILURES[failure].__name__}: what went wrong"
@@ -99,7 +99,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("problem", UNFIT)
-async def test_an_action_that_could_not_travel_is_refused_in_words_that_can(problem):
+async def test_an_action_that_cannot_be_sent_is_refused_with_a_short_message(problem):
     for action in UNFIT[problem]:
         call, refusal = read_action(checked_action(action), TOOLS)
         assert len(msgspec.json.encode(call)) < 1000
@@ -107,7 +107,7 @@ async def test_an_action_that_could_not_travel_is_refused_in_words_that_can(prob
 
 
 @pytest.mark.parametrize("action", ["", "nothing at all", {"arguments": {}}, 7])
-async def test_an_unreadable_action_says_so_when_it_is_executed(action):
+async def test_an_unreadable_action_is_reported_when_it_is_executed(action):
     observation = (await execute(TOOLS, None, *read_action(action, TOOLS))).observation
     assert not observation.ok
     assert "edit" in observation.text or "action" in observation.text

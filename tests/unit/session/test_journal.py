@@ -85,7 +85,7 @@ async def test_reset_is_step_zero_and_cannot_be_a_call(journal):
         await journal.once(0, VIEW, Counting())
 
 
-async def test_a_caller_that_goes_away_does_not_stop_the_step(journal):
+async def test_a_cancelled_caller_does_not_stop_the_step(journal):
     go = asyncio.Event()
     execute = Counting(go)
     caller = asyncio.create_task(journal.once(1, VIEW, execute))
@@ -168,7 +168,7 @@ async def test_an_error_is_an_outcome_too(requests, journal):
     assert (await journal.once(1, VIEW, Counting())).text == "view 1"
 
 
-async def test_outcomes_nobody_comes_back_for_are_forgotten(requests):
+async def test_results_that_were_not_fetched_are_dropped_beyond_the_limit(requests):
     release = asyncio.Event()
     for number in range(100):
         release.clear()
@@ -178,7 +178,7 @@ async def test_outcomes_nobody_comes_back_for_are_forgotten(requests):
     assert len(requests._entries) <= 20
 
 
-async def test_what_runs_is_cancelled_at_the_end(requests):
+async def test_close_cancels_running_requests(requests):
     cancelled = asyncio.Event()
 
     async def work():

@@ -32,7 +32,7 @@ def operations(document):
     return {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
 
 
-def test_it_is_valid(document):
+def test_the_document_is_valid(document):
     OpenAPIV31SpecValidator(document).validate()
 
 
@@ -42,11 +42,11 @@ def test_a_response_without_a_description_is_not_valid(document):
         OpenAPIV31SpecValidator({**document, "paths": paths, "components": {}}).validate()
 
 
-def test_it_is_as_its_program_writes_it(writer):
+def test_the_document_is_up_to_date(writer):
     assert writer.main(["--check"]) == 0
 
 
-def test_every_route_is_there_and_no_other(writer):
+def test_the_document_has_exactly_the_routes_of_the_application(writer):
     application = Api(Mock()).application()
     served = {
         (route.method, route.resource.canonical)

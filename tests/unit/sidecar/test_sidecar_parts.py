@@ -20,7 +20,7 @@ DIGESTS = {role: token_digest(token) for role, token in TOKENS.items()}
 REQUIRED = {f"DGYM_SIDECAR_{role.upper()}_SHA256": digest for role, digest in DIGESTS.items()}
 
 
-def test_settings_come_from_the_environment_and_have_defaults():
+def test_settings_are_read_from_the_environment_and_have_defaults():
     settings = read_settings({**REQUIRED, "DGYM_SIDECAR_PORT": "9000", "DGYM_SIDECAR_ATTEMPT": "3", "HOME": "/"})
     assert (settings.port, settings.attempt, settings.stop_timeout_seconds) == (9000, 3, 30.0)
     assert settings.digests == DIGESTS
@@ -70,7 +70,7 @@ def test_a_pooled_sidecar_has_nothing_of_an_attempt_in_its_environment(name):
 
 
 @pytest.mark.parametrize("environment", [{}, {"DGYM_SIDECAR_EPISODE": "team/fix-ledger"}])
-def test_a_sidecar_that_nobody_can_call_names_both_ways(environment):
+def test_a_sidecar_without_tokens_is_refused_with_both_remedies(environment):
     expected = (
         "DGYM_SIDECAR_BIND_SHA256 .* DGYM_SIDECAR_PREPARE_SHA256, DGYM_SIDECAR_DRIVE_SHA256, DGYM_SIDECAR_OPERATE"
     )
@@ -104,7 +104,7 @@ def test_a_wrong_digest_of_the_bind_token_is_not_repeated(digest):
         ({"operateSha256": "b" * 64}, "must differ"),
     ],
 )
-def test_a_bind_that_makes_no_sense_is_refused_and_its_field_named(change, expected):
+def test_an_invalid_bind_request_is_refused_with_its_field(change, expected):
     with pytest.raises(msgspec.ValidationError, match=expected):
         bind_request(**change)
 
@@ -150,7 +150,7 @@ def test_a_higher_epoch_supersedes_a_lower_one_in_every_role():
     call(access, Role.OPERATE, epoch="0")
 
 
-def test_without_an_assignment_one_may_drive_until_somebody_has_one():
+def test_a_driver_without_an_assignment_is_superseded_by_an_assigned_driver():
     access = Access(DIGESTS)
     call(access, Role.PREPARE, epoch=5)
     call(access, Role.DRIVE)
@@ -168,7 +168,7 @@ def test_without_an_assignment_one_may_drive_until_somebody_has_one():
     ],
     ids=["another role", "another key", "another epoch", "invented proof"],
 )
-def test_nobody_takes_an_epoch_that_the_operator_has_not_given(epoch):
+def test_an_epoch_without_a_valid_proof_is_forbidden(epoch):
     access = Access(DIGESTS)
     call(access, Role.DRIVE, epoch=3)
     assert code(access, Role.DRIVE, epoch=epoch) == "forbidden"
@@ -199,7 +199,7 @@ async def test_an_upload_is_in_place_only_when_it_is_whole(tmp_path):
     assert upload.path.read_bytes() == b"1234567890"
 
 
-def test_a_log_line_is_json_whatever_is_in_it():
+def test_a_log_line_is_valid_json_for_any_text():
     formatter = JsonFormatter(lambda: episode_fields("default/calc", attempt=2))
     record = logging.LogRecord("dgym", logging.INFO, "f", 1, "said %s\n", ("\ud800",), None)
     record.fields = {"code": "ok"}

@@ -121,5 +121,5 @@ def test_every_part_of_a_request_is_signed(token, values, other, changed):
 
 
 @pytest.mark.parametrize("authorization", ["", "Dgym", "Bearer token", "Dgym 1.2.3.4.5"])
-def test_what_is_no_signature_is_refused(authorization):
+def test_a_malformed_signature_is_refused(authorization):
     assert read_request({Role.DRIVE: token_digest("token")}, authorization, "GET", "/v1/tools") is None

@@ -24,7 +24,7 @@ def ended(reason=EndReason.UNRESOLVED, **fields):
     st.text(st.sampled_from('\\"\x00é😀a'), max_size=3000),
     st.integers(0, 2**53),
 )
-def test_it_fits_and_comes_back_whatever_it_says(reason, uri, message, number):
+def test_every_message_fits_the_limit_and_can_be_decoded(reason, uri, message, number):
     outcome = ended(reason, steps=number, score=number, result_uri=uri, message=message, signature="s" * 129)
     data = encode_termination(TerminationMessage(episode_uid="0" * 36, attempt=number, outcome=outcome))
     assert len(data) <= TERMINATION_LIMIT
@@ -38,7 +38,7 @@ def test_it_fits_and_comes_back_whatever_it_says(reason, uri, message, number):
 
 
 @given(st.integers(0, 200), st.integers(0, 255))
-def test_what_was_cut_or_changed_is_no_message(position, byte):
+def test_a_cut_or_changed_message_is_ignored(position, byte):
     data = encode_termination(TerminationMessage(outcome=ended(message="x" * 200, steps=3)))
     assert decode_termination(data[: -1 - position]) is None
     changed = data[:position] + bytes([byte]) + data[position + 1 :]
@@ -47,7 +47,7 @@ def test_what_was_cut_or_changed_is_no_message(position, byte):
 
 
 @pytest.mark.attack("tokens")
-def test_an_outcome_in_another_hand_is_not_believed():
+def test_an_outcome_with_a_wrong_checksum_is_ignored():
     forged = msgspec.json.encode(TerminationMessage(outcome=ended(EndReason.RESOLVED), checksum="0" * 16))
     assert decode_termination(forged) is None
     assert decode_termination(b"Killed") is None
@@ -61,7 +61,7 @@ def test_spaces_behind_it_change_nothing():
     assert (received.outcome, received.step_in_flight, received.elapsed_seconds) == (None, 7, 12.5)
 
 
-def test_it_says_what_the_result_says():
+def test_the_message_has_the_fields_of_the_result():
     result = Result(
         resolved=True, score=3, max_score=3, steps=7, rewrites=2, input_tokens=10, output_tokens=5,
         reason=EndReason.RESOLVED, message="all passed", patch="x" * 10_000,

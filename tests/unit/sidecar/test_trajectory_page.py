@@ -27,7 +27,7 @@ def pages(session):
     return found
 
 
-def test_what_fits_is_one_page():
+def test_a_short_trajectory_is_one_page():
     assert pages(Recorded(10, 20, 30)) == [[0, 1, 2]]
     assert pages(Recorded()) == [[]]
     assert trajectory_page(Recorded(10, 20), 5).steps == ()
@@ -38,9 +38,9 @@ def test_pages_are_bounded_and_leave_nothing_out():
     assert pages(Recorded(third, third, third, 10, third)) == [[0, 1], [2, 3, 4]]
 
 
-def test_a_step_that_is_larger_than_a_page_is_one():
+def test_a_step_larger_than_a_page_is_a_page_of_its_own():
     assert pages(Recorded(10, 2 * TRAJECTORY_PAGE_LIMIT, 10)) == [[0], [1], [2]]
 
 
-def test_what_utf8_cannot_say_becomes_a_question_mark():
+def test_text_that_is_not_utf8_is_replaced_by_question_marks():
     assert utf8("a\ud800é") == "a?é"

@@ -25,7 +25,7 @@ def lines(steps):
 
 
 @given(trajectories)
-def test_what_was_recorded_is_read_back(steps):
+def test_recorded_steps_are_read_unchanged(steps):
     assert list(read_steps(lines(steps))) == steps
 
 

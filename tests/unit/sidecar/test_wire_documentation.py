@@ -8,7 +8,7 @@ from dgym.wire.outcome import TerminationMessage
 PAGE = (Path(__file__).parents[3] / "docs" / "wire.md").read_text("utf-8")
 
 
-def test_every_code_is_there_with_its_status_and_its_exception():
+def test_the_page_has_every_error_code_with_status_and_exception():
     for code in ErrorCode:
         (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{code}` | {code.status} |"))
         # A client retries after this error, and raises SandboxLost when it stops trying.
@@ -16,6 +16,6 @@ def test_every_code_is_there_with_its_status_and_its_exception():
         assert f"`{raised}`" in row.split("|")[-2]
 
 
-def test_every_field_of_the_termination_message_is_there():
+def test_the_page_has_every_field_of_the_termination_message():
     for name in TerminationMessage.__struct_encode_fields__:
         assert f"`{name}`" in PAGE

@@ -40,12 +40,12 @@ def test_the_codes_are_a_closed_set():
         msgspec.json.decode(b'{"code": "oops", "message": ""}', type=ErrorBody)
 
 
-def test_an_error_travels_as_code_message_and_whether_to_retry():
+def test_an_error_is_encoded_as_code_message_and_retryable():
     body = msgspec.json.decode(msgspec.json.encode(error_body(ErrorCode.BUSY, "wait")))
     assert body == {"code": "busy", "message": "wait", "retryable": True}
 
 
-def test_bodies_are_camel_case_and_pass_over_what_a_later_version_says():
+def test_bodies_are_camel_case_and_unknown_fields_are_ignored():
     sent = b'{"task": {}, "tools": ["view", {"name": "eval", "options": {"a": 1}}], "maxSteps": 7, "new": 1}'
     request = msgspec.json.decode(sent, type=PrepareRequest)
     assert (request.max_steps, request.tools[1].options) == (7, {"a": 1})
@@ -71,7 +71,7 @@ def test_every_exception_has_a_code(error, code):
     assert (describe(error).code, describe(error).message) == (code, "m")
 
 
-def test_what_nobody_foresaw_is_not_told_to_callers():
+def test_messages_of_unexpected_exceptions_are_not_sent_to_callers():
     body = describe(ValueError("secret"))
     assert body.code is ErrorCode.INTERNAL
     assert "secret" not in body.message

@@ -18,7 +18,7 @@ def edits(draw: st.DrawFn):
 
 
 @given(edits())
-def test_an_edit_shifts_like_tagged_lines(edit):
+def test_breakpoints_move_with_their_lines_after_an_edit(edit):
     total, start, end, new_count, lines = edit
     text = [f"tag {n}" for n in range(1, total + 1)]
     after = [*text[: start - 1], *["new"] * new_count, *text[end:]]

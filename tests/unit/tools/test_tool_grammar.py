@@ -86,7 +86,7 @@ def test_words_are_converted_by_the_schema_and_a_list_takes_the_rest():
         (7, "An action cannot be int."),
     ],
 )
-def test_an_action_that_is_no_call_is_answered(action, expected):
+def test_an_action_that_is_not_a_call_raises_tool_error(action, expected):
     with pytest.raises(ToolError) as caught:
         parse(action)
     assert expected in str(caught.value)
@@ -95,7 +95,7 @@ def test_an_action_that_is_no_call_is_answered(action, expected):
 @pytest.mark.parametrize(
     "line", ["view calc.py one", "view calc.py 1.5", "view calc.py 0", "listdir . 99", "pdb", "bash"]
 )
-def test_a_word_of_the_wrong_type_is_found_by_the_check(line):
+def test_an_argument_of_the_wrong_type_is_refused_by_the_validation(line):
     call = parse(line)
     with pytest.raises(ToolError, match=r"must be|is missing"):
         validate_arguments(TOOLS[call.tool], call)
@@ -118,7 +118,7 @@ def test_the_text_form_of_rewrite_keeps_path_and_code(path, code):
 
 
 @pytest.mark.parametrize("code", ["", "x = 1", "'"])
-def test_a_path_that_holds_the_mark_of_the_code_has_no_text_form(code):
+def test_a_path_that_contains_the_code_tag_is_refused_in_text_form(code):
     with pytest.raises(ToolError, match="The text form is"):
         parse(f"rewrite '<c>' 2:3 <c>{code}</c>")
     arguments = {"path": "<c>", "start": 2, "end": 3, "new_code": code}
@@ -127,7 +127,7 @@ def test_a_path_that_holds_the_mark_of_the_code_has_no_text_form(code):
 
 @settings(deadline=None)
 @given(st.text() | st.sampled_from(sorted(TOOLS)).flatmap(lambda name: st.text().map(lambda rest: f"{name} {rest}")))
-def test_any_text_is_a_call_or_an_answer(line):
+def test_any_text_is_a_call_or_raises_tool_error(line):
     with suppress(ToolError):
         call = parse(line)
         validate_arguments(TOOLS[call.tool], call)

@@ -57,11 +57,11 @@ def test_a_stop_shows_answer_output_place_source_and_notices():
         (DebugResult(state="idle"), "No program runs. The next command"),
     ],
 )
-def test_an_end_says_how_and_what_comes_next(result, fragment):
+def test_the_text_of_an_end_has_its_cause_and_the_next_command(result, fragment):
     assert render(result, 60).startswith(fragment)
 
 
-def test_an_interruption_says_after_how_long():
+def test_the_text_of_an_interruption_has_its_timeout():
     place = Frame(file="a.py", line=1, function="<module>")
     text = render(DebugResult(state="stopped", frame=place, interrupted=True), 2.5)
     assert text == "Interrupted: the command ran longer than 2.5 s.\n\nAt a.py:1 in <module>"
@@ -160,7 +160,7 @@ def score_of_run(mode, run, expected):
 
 
 @given(OUTCOMES, st.booleans(), st.booleans(), st.sampled_from(["pytest", "shell"]))
-def test_eval_is_worth_what_the_final_scoring_says_of_the_same_run(outcomes, finished, tampering, form):
+def test_eval_and_scoring_give_the_same_score_for_a_run(outcomes, finished, tampering, form):
     tests = ("t::a", "t::b", "t::c")
     result = evaluated(
         form=form,
@@ -174,7 +174,7 @@ def test_eval_is_worth_what_the_final_scoring_says_of_the_same_run(outcomes, fin
         assert score(result, mode, named) == score_of_run(mode, result, expected)
 
 
-def test_eval_tells_expected_failures_as_the_final_scoring_does():
+def test_eval_and_scoring_count_expected_failures_alike():
     result = evaluated(collected=["t::a", "t::b"], outcomes={"t::a": "xfailed", "t::b": "xpassed"})
     expected = ExpectedTests(outcomes={"t::a": "xfailed", "t::b": "xfailed"})
     assert score(result, Mode.WHOLE_SUITE) == score_of_run(Mode.WHOLE_SUITE, result, expected)

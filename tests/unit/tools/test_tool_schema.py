@@ -58,7 +58,7 @@ def test_the_schema_has_types_bounds_defaults_and_descriptions():
 
 
 @pytest.mark.parametrize("name", [name for name in Everything().signature.names if name != "path"])
-def test_null_for_an_optional_argument_means_not_given(name):
+def test_null_for_an_optional_argument_selects_the_default(name):
     assert check(path="a.py", **{name: None}) == {"path": "a.py"}
 
 
@@ -115,14 +115,14 @@ def test_valid_arguments_pass_and_defaults_are_left_to_the_tool():
         ({"path": "a", "names": ["\ud800"]}, "half of a surrogate pair"),
     ],
 )
-def test_a_mistake_is_told_with_what_is_valid(arguments, expected):
+def test_an_invalid_argument_is_reported_with_valid_values(arguments, expected):
     with pytest.raises(ToolError) as caught:
         check(**arguments)
     assert expected in str(caught.value)
     assert "line: an integer from 1 to 9, optional. Which line." in str(caught.value)
 
 
-def test_all_mistakes_are_told_at_once():
+def test_all_invalid_arguments_are_reported_together():
     with pytest.raises(ToolError) as caught:
         check(lime=1, ratio="x")
     assert [line for line in str(caught.value).splitlines() if line.startswith("everything:")] == [
@@ -231,7 +231,7 @@ class WrongVerbatim(Tool):
         (WrongVerbatim, "'line', which is not a parameter"),
     ],
 )
-def test_a_class_that_cannot_be_described_says_why(kind, expected):
+def test_a_class_that_cannot_be_described_raises_with_the_reason(kind, expected):
     with pytest.raises(TypeError, match=expected):
         kind().parameters  # noqa: B018
 

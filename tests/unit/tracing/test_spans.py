@@ -17,7 +17,7 @@ def recorder():
     return Recorder()
 
 
-def test_outside_a_trace_there_are_no_spans():
+def test_spans_are_not_recorded_outside_of_a_trace():
     with span("work") as working, genai_span("chat", "gpt") as asking:
         assert working is None
         assert asking is None
@@ -53,7 +53,7 @@ def test_an_exception_is_named_without_its_text(recorder):
     assert b"a prompt" not in msgspec.json.encode(failing)
 
 
-def test_an_answer_of_the_protocol_is_no_failure(recorder):
+def test_an_exception_that_is_an_answer_is_not_an_error_of_the_span(recorder):
     with pytest.raises(KeyError), continue_trace(HEADER, recorder.record, "call", answers=(LookupError,)):
         raise KeyError
     (call,) = recorder.spans()

@@ -74,7 +74,7 @@ def test_spans_of_another_trace_are_not_forwarded(make, memory):
     assert not finished(tracer, memory)
 
 
-def test_the_sampler_sees_random_ids(make):
+def test_trace_ids_are_random_for_the_sampler(make):
     tracer = make(OTEL_TRACES_SAMPLER="traceidratio", OTEL_TRACES_SAMPLER_ARG="0.5")
     sampled = sum(tracer.traceparent(str(uuid.UUID(int=number, version=4))).endswith("-01") for number in range(400))
     assert 140 < sampled < 260
@@ -91,7 +91,7 @@ def test_an_episode_that_is_not_sampled_has_no_spans_anywhere(make, memory):
     assert not finished(tracer, memory)
 
 
-def test_the_operators_decision_is_the_agents(make, memory):
+def test_agent_pods_follow_the_sampling_decision_of_the_operator(make, memory):
     header = make().traceparent(UID)
     tracer = make(OTEL_TRACES_SAMPLER="always_off")
     with tracer.attempt(UID, "attempt 1", traceparent=header):
@@ -99,7 +99,7 @@ def test_the_operators_decision_is_the_agents(make, memory):
     assert set(finished(tracer, memory)) == {"attempt 1"}
 
 
-def test_the_names_of_the_environment_win(make, memory):
+def test_names_in_the_environment_take_precedence(make, memory):
     tracer = make(OTEL_SERVICE_NAME="mine", OTEL_RESOURCE_ATTRIBUTES="deployment.environment=test")
     with tracer.episode(UID, "episode", conversation="c"):
         pass
@@ -121,7 +121,7 @@ class Stuck(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-def test_a_collector_that_does_not_answer_delays_nothing_and_costs_bounded_memory(monkeypatch):
+def test_a_collector_that_does_not_answer_does_not_block_and_memory_is_bounded(monkeypatch):
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "8")
     collector = Stuck()
@@ -171,7 +171,7 @@ def test_without_the_extra_traces_are_off_with_a_warning(monkeypatch, caplog):
     assert "pip install 'dgym[otel]'" in caplog.text
 
 
-def test_nothing_is_imported_while_traces_are_off():
+def test_opentelemetry_is_not_imported_while_traces_are_off():
     program = (
         "import sys; from dgym.tracing import start_tracer; start_tracer('dgym', {});"
         " import dgym.episodes.agent_pod._server, dgym_operator.app, dgym.sidecar._serving;"

@@ -14,7 +14,7 @@ HOSTILE = st.text(st.sampled_from("\x1b[];m0139:48;5<>&'\"\\/abc\n\r\u202e\ud800
 
 @pytest.mark.parametrize("render", [terminal_text, diff_text, debugger_text])
 @given(text=HOSTILE)
-def test_nothing_but_spans_comes_out(render, text):
+def test_the_markup_contains_only_spans(render, text):
     rest = TAG.sub("", str(render(text)))
     assert not re.search(r"[<>\"'\x00-\x08\x0b-\x1f\u202e]", rest)
     rest.encode()
@@ -27,7 +27,7 @@ def test_colours_become_classes():
 
 
 @pytest.mark.attack("page")
-def test_commands_to_a_terminal_are_shown_and_not_obeyed():
+def test_terminal_commands_are_shown_as_text():
     link = "\x1b]8;;https://evil.example\x1b\\here\x1b]8;;\x1b\\"
     assert "href" not in str(terminal_text(link))
     assert "\\x1b]8;;https://evil.example" in str(terminal_text(link))

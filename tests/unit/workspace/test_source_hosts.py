@@ -81,6 +81,6 @@ def test_public_addresses():
 
 
 @pytest.mark.parametrize("entry", ["http://x", "a b", "*x.org", "host:port", "-x"])
-def test_entries_that_are_none(entry):
+def test_invalid_entries(entry):
     with pytest.raises(ManifestError, match="is not a host"):
         SourceHosts.parse(entry)

@@ -41,7 +41,7 @@ def test_kinds_of_change():
     assert not compare(before, before)
 
 
-def test_of_a_mode_only_the_executable_bit_counts():
+def test_only_the_executable_bit_of_a_mode_is_compared():
     assert not compare({"a": file("a", 0o644)}, {"a": file("a", 0o600)})
     assert of_kind(compare({"a": file("a", 0o644)}, {"a": file("a", 0o744)}), "mode") == ("a",)
 
@@ -51,7 +51,7 @@ def split_changes(before, after, policy=None, delivered=()):
     return list(allowed.paths), dict(refused)
 
 
-def test_protected_files_stay_behind_and_are_named():
+def test_changes_of_protected_files_are_refused_with_reasons():
     policy = Policy.parse({".debugignore": "secret.txt\n", ".debugreadonly": "test_*.py\n"})
     before = {"a.py": file("1"), "test_a.py": file("1"), "secret.txt": file("1"), ".debugignore": file("1")}
     after = {"a.py": file("2"), "test_a.py": file("2"), "b/.debugreadonly": file(""), "b/test_b.py": file("")}
@@ -87,7 +87,7 @@ def test_a_protected_file_cannot_become_a_directory():
     assert set(refused) == {"conftest.py", "conftest.py/x.py"}
 
 
-def test_a_link_may_stand_for_a_protected_directory():
+def test_a_link_with_the_name_of_a_protected_directory_is_refused():
     policy = Policy.parse({".debugreadonly": "tests/\n"})
     allowed, refused = split_changes({}, {"tests": link("mine"), "mine/a": file("")}, policy)
     assert allowed == ["mine/a"]
@@ -95,14 +95,14 @@ def test_a_link_may_stand_for_a_protected_directory():
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "..", "sub/../../x", "hop/../.."])
-def test_escaping_links_stay_behind(target):
+def test_links_out_of_the_workspace_are_refused(target):
     after = {"d/hop": link("../sub"), "d/link": link(target)}
     allowed, refused = split_changes({}, after)
     assert allowed == (["d/hop", "d/link"] if target in ("..", "sub/../../x") else ["d/hop"])
     assert all("outside the workspace" in why for why in refused.values())
 
 
-def test_special_files_stay_behind():
+def test_special_files_are_refused():
     refused = {"fifo": "it is or was neither a file nor a symbolic link"}
     assert split_changes({}, {"fifo": FIFO}) == split_changes({"fifo": FIFO}, {}) == ([], refused)
 
@@ -116,7 +116,7 @@ def test_generated_files_are_named_by_their_topmost_directory():
     assert refused == [Refusal("a/x.egg-info/", why), Refusal("build/", why), Refusal("run.log", why)]
 
 
-def test_a_file_of_the_untouched_repository_is_carried_whatever_gitignore_has():
+def test_changes_of_original_files_are_allowed_regardless_of_gitignore():
     policy = Policy.parse({".gitignore": "/*\n!/src/\nkept.cfg\n"})
     before = {path: file("1") for path in ("a.egg-info/kept", "b/kept.cfg", "built.so", "gone.py", "src/calc.py")}
     after = {**{path: file("2") for path in before if path != "gone.py"}, "new.py": file("1"), "src/new.py": file("1")}

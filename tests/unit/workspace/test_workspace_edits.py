@@ -69,7 +69,7 @@ def test_a_broken_wide_file_is_refused():
         rewrite_text(codecs.BOM_UTF16_LE + b"a", 1, None, "x")
 
 
-def test_what_the_encoding_cannot_write_is_refused():
+def test_text_that_the_encoding_cannot_represent_is_refused():
     with pytest.raises(EditError, match=r"U\+20AC.*iso8859-1"):
         rewrite_text(b"# coding: latin-1\n", 2, None, "\u20ac")
     with pytest.raises(EditError, match=r"U\+D800.*utf-8"):
@@ -89,7 +89,7 @@ def test_what_the_encoding_cannot_write_is_refused():
         (0, 2, None, "the file is empty"),
     ],
 )
-def test_lines_that_are_not_there_are_refused(total, start, end, message):
+def test_missing_lines_are_refused(total, start, end, message):
     with pytest.raises(EditError, match=message):
         resolve_span(total, start, end)
 
@@ -157,5 +157,5 @@ def test_declared_encoding(data, encoding):
     assert declared_encoding(data) == encoding
 
 
-def test_reading_replaces_what_is_no_text():
+def test_decode_text_replaces_undecodable_bytes():
     assert decode_text(codecs.BOM_UTF8 + b"a\xff\r\n") == "a\ufffd\r\n"

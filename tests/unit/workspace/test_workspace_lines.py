@@ -49,13 +49,13 @@ def test_large_texts_are_divided_at_lines_that_occur_once():
     assert sum(block.size for block in blocks) > 5000
 
 
-def test_texts_without_anything_in_common_cost_no_time():
+def test_texts_without_common_lines_have_no_matching_blocks():
     before = ["x"] * 3000 + ["y"]
     after = ["z"] * 3000 + ["w"]
     assert matching_blocks(before, after) == []
 
 
-def test_changes_everywhere_in_a_large_text_cost_little_time():
+def test_a_large_text_with_many_changes_is_compared_quickly():
     before = [f"line {n}" for n in range(10_000)]
     after = [line if n % 2 else f"other {n}" for n, line in enumerate(before)]
     blocks = matching_blocks(before, after)

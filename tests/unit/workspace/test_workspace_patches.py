@@ -22,7 +22,7 @@ def applied(patch: str | bytes):
     return apply_patch(patch, TREE.get)
 
 
-def test_a_patch_looks_like_gits():
+def test_a_patch_is_equal_to_that_of_git():
     new = FileVersion(b"one\n2\nthree\nfour", 0o755)
     assert write_patch({"a.py": (TREE["a.py"], new)}).decode() == (
         "diff --git a/a.py b/a.py\n"
@@ -41,7 +41,7 @@ def test_a_patch_looks_like_gits():
     ).replace("3af4cb15e17bd9b1f3d4b26ae10e9a4c48a9e6bb", new.object_id)
 
 
-def test_what_did_not_change_is_not_in_a_patch():
+def test_unchanged_files_are_not_in_a_patch():
     same = FileVersion(b"x", 0o600)
     assert write_patch({"a": (same, same), "b": (None, None), "c": (same, FileVersion(b"x", 0o644))}) == b""
 
@@ -51,7 +51,7 @@ def test_the_order_does_not_depend_on_the_mapping():
     assert write_patch(one) == write_patch(dict(reversed(one.items())))
 
 
-def test_hunks_that_are_close_are_one():
+def test_adjacent_hunks_are_merged():
     old = [b"%d\n" % n for n in range(40)]
     for distance, hunks in ((7, 1), (8, 2)):
         new = list(old)
@@ -99,7 +99,7 @@ GIT = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n"
         "Index: a.py\n=====\n--- i/a.py\n+++ w/a.py\n@@ -2,1 +2,1 @@\n-two\n+2",
     ],
 )
-def test_forms_of_one_change(patch):
+def test_different_forms_of_one_change(patch):
     assert applied(patch) == {"a.py": FileVersion(b"one\n2\nthree\n")}
 
 
@@ -109,11 +109,11 @@ def test_blank_context_lines_may_have_lost_their_blank():
     assert apply_patch(patch, tree.get) == {"f": FileVersion(b"a\n\nc\n")}
 
 
-def test_nothing_is_a_patch_that_changes_nothing():
+def test_an_empty_patch_changes_nothing():
     assert applied("") == applied("\n\n") == {}
 
 
-def test_mode_and_kind_are_kept_unless_the_patch_says_otherwise():
+def test_mode_and_kind_are_kept_unless_the_patch_changes_them():
     tree = {"run": FileVersion(b"a\n", 0o755), "link": FileVersion(b"a", 0o777, is_symlink=True)}
     result = apply_patch(
         "--- a/run\n+++ b/run\n@@ -1 +1 @@\n-a\n+b\n"

@@ -33,7 +33,7 @@ from dgym.workspace._paths import ancestors, is_git_directory, resolve_link
         ("..a", "..a"),
     ],
 )
-def test_one_spelling(path, expected):
+def test_paths_are_normalised(path, expected):
     assert normalize(path, "/workspace") == expected
 
 
@@ -66,7 +66,7 @@ segments = st.sampled_from(("a", "b", "..", ".", "", "workspace"))
 
 
 @given(st.lists(segments, min_size=1, max_size=8).map("/".join), st.booleans())
-def test_what_is_accepted_is_inside_and_stays_the_same(path, absolute):
+def test_accepted_paths_are_inside_of_the_workspace_and_normalising_is_idempotent(path, absolute):
     path = "/workspace/" + path if absolute else path
     whole = "/" + posixpath.normpath(posixpath.join("/workspace", path)).lstrip("/")
     inside = whole == "/workspace" or whole.startswith("/workspace/")
@@ -98,7 +98,7 @@ links = st.dictionaries(
 
 @settings(deadline=None)
 @given(links)
-def test_no_link_that_leaves_passes(links):
+def test_links_that_lead_outside_are_detected(links):
     with tempfile.TemporaryDirectory() as base:
         root = Path(base).resolve() / "above" / "root"
         root.mkdir(parents=True)

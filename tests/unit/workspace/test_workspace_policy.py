@@ -9,7 +9,7 @@ from dgym.workspace import Policy, policy_files
 from dgym.workspace._policy import is_policy_file
 
 
-def test_three_files_three_meanings():
+def test_each_policy_file_has_its_own_effect():
     policy = Policy.parse(
         {".debugignore": "secret/\n", ".debugreadonly": "test_*.py\n", ".gitignore": "build/\n", "README": "*\n"}
     )
@@ -24,7 +24,7 @@ def test_three_files_three_meanings():
     assert not policy.excluded_from_patch("tests/test_a.py")
 
 
-def test_nothing_below_an_excluded_directory_comes_back():
+def test_a_path_below_an_excluded_directory_cannot_be_included_again():
     policy = Policy.parse({".debugignore": "secret/\n!secret/keep.py\n"})
     assert policy.ignored("secret/keep.py")
     policy = Policy.parse({".debugignore": "secret/*\n!secret/keep.py\n"})
@@ -53,7 +53,7 @@ def test_patterns_of_the_task():
 
 
 @pytest.mark.parametrize("path", [".debugignore", "a/.debugreadonly", ".debugreadonly"])
-def test_policy_files_are_protected_wherever_they_stand(path):
+def test_policy_files_are_protected_in_every_directory(path):
     assert is_policy_file(path)
     assert Policy.parse({}).read_only(path)
     assert not Policy.parse({}).ignored(path)
@@ -103,7 +103,7 @@ def test_a_line_ends_at_a_zero_byte_as_in_git():
 @pytest.mark.parametrize(
     "pattern", ["*a" * 200 + "b", "**/a/" * 60 + "b", "/" + "*a" * 40 + "/" + "**/*a*" * 40 + "/b"]
 )
-def test_hostile_patterns_take_no_time(pattern):
+def test_hostile_patterns_are_matched_quickly(pattern):
     policy = Policy.parse({".debugignore": pattern + "\n"})
     started = time.process_time()
     assert not policy.ignored("/".join(["a" * 200] * 15) + "/" + "a/" * 300 + "c")
@@ -112,7 +112,7 @@ def test_hostile_patterns_take_no_time(pattern):
 
 @example("\ud800", "a")
 @given(st.text(max_size=40), st.text(alphabet="ab/*.", min_size=1, max_size=10))
-def test_no_text_is_a_broken_policy(text, path):
+def test_every_text_is_a_valid_policy(text, path):
     policy = Policy.parse({".debugignore": text, "a/.debugreadonly": text})
     for is_dir in (False, True):
         assert policy.ignored(path, is_dir) <= policy.read_only(path, is_dir)

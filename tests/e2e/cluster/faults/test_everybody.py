@@ -7,5 +7,5 @@ from tests.e2e.cluster.faults.designs import OF_ONE_AGENT, OF_THE_CLUSTER
 
 
 @pytest.mark.parametrize("fault", [*OF_ONE_AGENT, *OF_THE_CLUSTER], ids=lambda fault: fault.value.replace(" ", "-"))
-def test_of_many_episodes(stage, fault):
+def test_fault_during_many_episodes(stage, fault):
     run_cells(stage, fault)

@@ -10,5 +10,5 @@ CELLS = [(fault, moment) for fault in OF_ONE_EPISODE for moment in Moment if des
 
 
 @pytest.mark.parametrize(("fault", "moment"), CELLS, ids=lambda value: value.value.replace(" ", "-"))
-def test_of_an_episode(stage, fault, moment):
+def test_fault_during_an_episode(stage, fault, moment):
     run_cell(stage, fault, moment)

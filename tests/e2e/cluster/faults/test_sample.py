@@ -17,5 +17,5 @@ CELLS = (
 
 
 @pytest.mark.parametrize(("fault", "moment"), CELLS, ids=lambda value: value.value.replace(" ", "-"))
-def test_of_an_episode(stage, fault, moment):
+def test_fault_during_an_episode(stage, fault, moment):
     run_cell(stage, fault, moment)

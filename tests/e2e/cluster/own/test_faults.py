@@ -61,7 +61,7 @@ def test_an_episode_is_cancelled_in_the_middle(release, watched):
     assert status["outcome"]["maxScore"] == 1, "a cancelled episode is scored where there is anything to score"
 
 
-def test_an_episode_is_suspended_and_goes_on_where_it_was(release, watched, check_each_step_once):
+def test_a_suspended_episode_resumes_after_its_last_step(release, watched, check_each_step_once):
     name = begin(watched)
 
     def suspend(value):

@@ -35,7 +35,7 @@ def test_a_model_debugs_and_its_agent_pod_is_killed_in_the_middle(release, watch
     release.wait()
 
 
-def test_a_model_that_only_rewrites_does_not_solve(release, watched):
+def test_a_model_that_only_rewrites_does_not_resolve_the_task(release, watched):
     agent = {"name": "debug_agent", "model": "rewriter", "maxSteps": 40}
     watched.apply(episode("rewrites", agent=agent, taskRef={"name": "call-billing"}))
     status = watched.finished("rewrites")

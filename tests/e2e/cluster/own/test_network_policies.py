@@ -45,7 +45,7 @@ def test_a_network_that_does_not_enforce_policies_fails(release, unenforced):
         run("helm", "test", release.name, "-n", release.kubectl.namespace, timeout=400)
 
 
-def test_it_passes_again_once_policies_are_enforced_again(release):
+def test_helm_test_passes_again_once_policies_are_enforced_again(release):
     output = ""
 
     def passes():

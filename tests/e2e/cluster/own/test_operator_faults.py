@@ -15,7 +15,7 @@ def test_the_leader_is_deleted(release, watched, check_each_step_once):
     release.wait()
 
 
-def test_operators_that_are_away_while_an_agent_submits_cost_no_outcome(release, watched, check_each_step_once):
+def test_an_outcome_is_kept_if_no_operator_runs_at_the_submission(release, watched, check_each_step_once):
     name = begin(watched)
     release.kubectl("scale", "deployment", "--selector", OPERATOR, "--replicas=0")
     # No operator reports the end of the sandbox. So the sidecar waits after the sandbox's time to stop has passed.

@@ -153,7 +153,7 @@ def status(kubectl):
     return (kubectl.get("episodeset", "crowd") or {}).get("status", {})
 
 
-def test_a_full_quota_is_used_and_seldom_tried_in_vain(release, crowded, small, roomy):
+def test_a_full_quota_is_fully_used_with_few_refused_requests(release, crowded, small, roomy):
     with watching(crowded) as pods:
         start(crowded, WAITING, EPISODE_SECONDS)
         start(small, 4, 4.0)

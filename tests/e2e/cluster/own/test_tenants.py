@@ -45,7 +45,7 @@ def serving(release, kubectl, name):
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_the_agents_of_a_pool_serve_its_namespace_alone(release, tenants, pool, tmp_path):
+def test_agent_pods_of_a_pool_serve_only_its_namespace(release, tenants, pool, tmp_path):
     kubectl = tenants[pool]
     for number in range(3):
         kubectl.apply(episode(f"fix-{number}", task=task_spec(inline_source())))
@@ -57,7 +57,7 @@ def test_the_agents_of_a_pool_serve_its_namespace_alone(release, tenants, pool, 
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_model_of_another_pool_is_not_there(release, tenants, pool):
+def test_a_model_of_another_pool_cannot_be_used(release, tenants, pool):
     other = next(each for each in POOLS if each != pool)
     agent = {"name": "debug_agent", "model": f"model-of-{other}", "maxSteps": 5}
     tenants[pool].apply(episode("stranger", agent=agent, task=task_spec(inline_source())))

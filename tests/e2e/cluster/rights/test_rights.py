@@ -43,7 +43,7 @@ def asked():
 
 
 @pytest.mark.attack("rights")
-def test_nothing_that_was_asked_for_was_denied(asked):
+def test_no_request_was_denied(asked):
     assert {each.right.component for each in asked} >= {"operator"}
     refused = denied(asked)
     assert not refused, "\n".join(refused)

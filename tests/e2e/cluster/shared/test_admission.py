@@ -18,7 +18,7 @@ def bounded():
         yield kubectl
 
 
-def test_no_more_than_max_active_run_and_the_others_say_why_they_wait(bounded):
+def test_at_most_max_active_episodes_run_and_the_others_show_the_reason(bounded):
     names = ["first", "second"]
     for name in names:
         bounded.apply(episode(name, agent=counting(STEPS), task=task_spec(inline_source())))
@@ -42,7 +42,7 @@ def test_no_more_than_max_active_run_and_the_others_say_why_they_wait(bounded):
 
 
 @pytest.mark.attack("author")
-def test_an_episode_that_asks_for_more_than_is_allowed_gets_no_pod(bounded):
+def test_an_episode_beyond_the_limits_of_its_namespace_is_refused(bounded):
     overrides = {"podOverrides": {"tolerations": [{"operator": "Exists"}]}}
     agent = {"name": "solution", "maxSteps": 101}
     bounded.apply(episode("everywhere", task=task_spec(inline_source()), **overrides))

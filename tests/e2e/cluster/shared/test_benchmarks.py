@@ -139,7 +139,7 @@ def test_gold_patches_resolve_all_tasks(applied, kubectl, dgym, system, tmp_path
 
 
 @pytest.mark.parametrize("name", ATTEMPTS)
-def test_nothing_but_a_repair_resolves(applied, kubectl, name):
+def test_only_the_correct_patch_resolves(applied, kubectl, name):
     status = kubectl.finished(name)
     wanted = "Resolved" if name in RESOLVED else "Unresolved"
     assert (status["reason"], status["outcome"]["maxScore"]) == (wanted, 3), kubectl.explain(name)

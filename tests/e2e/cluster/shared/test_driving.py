@@ -36,7 +36,7 @@ def test_a_person_leaves_an_episode_and_ends_it_later(namespace):
     assert namespace.finished("attached")["outcome"]["steps"] == 3
 
 
-def test_an_episode_that_no_driver_begins_ends_by_itself(namespace):
+def test_an_episode_without_calls_of_its_driver_ends_as_driver_idle(namespace):
     namespace.apply(driven_episode("idle", task=task_spec(inline_source()), driverIdleTimeoutSeconds=5))
     status = namespace.finished("idle")
     assert (status["reason"], status["attempt"]) == ("DriverIdle", 1), namespace.explain("idle")

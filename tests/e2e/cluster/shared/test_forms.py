@@ -15,7 +15,7 @@ def check_resolved(kubectl, name):
     return status
 
 
-def test_an_inline_episode_and_everything_a_user_looks_at(namespace, system, tmp_path):
+def test_an_inline_episode_and_the_output_of_kubectl(namespace, system, tmp_path):
     namespace.apply(episode("inline", task=task_spec(inline_source())))
     status = check_resolved(namespace, "inline")
 

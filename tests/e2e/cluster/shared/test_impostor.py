@@ -98,7 +98,7 @@ def calls(kubectl, pod):
 
 @pytest.mark.attack("flood")
 @pytest.mark.parametrize("calls", [(REPAIR, SUBMIT), (SUBMIT,)], ids=["repaired", "forged"])
-def test_connections_of_the_pod_itself_cost_the_sidecar_nothing(namespace, calls):
+def test_a_flood_of_connections_from_the_pod_does_not_affect_the_sidecar(namespace, calls):
     attack = shell(f"(nohup python3 impostor.py {PORT} calls.txt &) ; python3 flood.py; python3 flood.py")
     begin(namespace, "flooded", attack, *calls)
     status = namespace.finished("flooded")

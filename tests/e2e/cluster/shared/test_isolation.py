@@ -78,7 +78,7 @@ def steps_of(kubectl, name, system, tmp_path):
 
 @pytest.mark.attack("shared-objects")
 @pytest.mark.parametrize("template", ["restricted", "baseline"])
-def test_nothing_that_a_sandbox_leaves_is_found_by_the_tests(
+def test_the_verifier_does_not_find_anything_that_the_sandbox_left(
     template, namespace, baseline_namespace, baked_image, system, tmp_path
 ):
     kubectl = baseline_namespace if template == "baseline" else namespace
@@ -129,7 +129,7 @@ def test_a_read_only_image_can_still_run_what_writes_temporary_files(namespace, 
 
 
 @pytest.mark.attack("egress")
-def test_a_sandbox_reaches_nobody(namespace, system, sources, tmp_path):
+def test_a_sandbox_cannot_connect_to_any_address(namespace, system, sources, tmp_path):
     service = run("kubectl", "get", "service", "kubernetes", "-n", "default", "-o", "jsonpath={.spec.clusterIP}")
     node = run("kubectl", "get", "nodes", "-o", "jsonpath={.items[0].status.addresses[0].address}")
     repositories = sources.git["url"].split("/")[2]

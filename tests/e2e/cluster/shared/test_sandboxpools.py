@@ -30,7 +30,7 @@ def idle(namespace, number):
     return until(look, what=f"{number} sandboxes of the pool")
 
 
-def test_episodes_take_sandboxes_that_wait(namespace):
+def test_episodes_claim_idle_sandboxes(namespace):
     namespace.apply(debug_task("bug", task_spec(inline_source())), pool("warm"))
     waiting = idle(namespace, 2)
     names = ("one", "two")

@@ -42,7 +42,7 @@ def test_an_example(submit, example):
     check_resolved(submit(example, *WITHOUT_A_MODEL.get(example.stem, ())))
 
 
-def test_a_plain_directory_whose_tests_nobody_named(submit, tmp_path):
+def test_a_directory_without_named_tests(submit, tmp_path):
     check_resolved(submit(repository(tmp_path), *replaying(REPAIR, SUBMIT)))
 
 

@@ -12,7 +12,7 @@ def inline(name, *, agent=None, task=None, **spec):
     return episode(name, agent=agent, task=task or task_spec(inline_source()), **spec)
 
 
-def test_an_image_that_is_not_there(namespace):
+def test_a_missing_image(namespace):
     task = task_spec(inline_source(), image="localhost/dgym-e2e/there-is-none:1")
     # Other tests may use the processors of the node for a while.
     namespace.apply(inline("bad-image", task=task, startTimeoutSeconds=60))
@@ -24,7 +24,7 @@ def test_an_image_that_is_not_there(namespace):
     until(lambda: not namespace.items("pods"), what="its pod to go")
 
 
-def test_a_pod_that_fits_nowhere(namespace):
+def test_an_unschedulable_pod(namespace):
     overrides = {"nodeSelector": {"there-is": "no-such-node"}}
     namespace.apply(inline("nowhere", podOverrides=overrides, startTimeoutSeconds=20))
     namespace.reason("nowhere", "Unschedulable", DEADLINE)
@@ -33,7 +33,7 @@ def test_a_pod_that_fits_nowhere(namespace):
     assert "node" in condition(status, "Finished")["message"]
 
 
-def test_pods_that_fit_nowhere_hold_up_nobody(namespace):
+def test_unschedulable_pods_do_not_delay_other_episodes(namespace):
     """There are more such pods than slots and head start together."""
     overrides = {"nodeSelector": {"there-is": "no-such-node"}}
     names = [f"nowhere-{number}" for number in range(25)]
@@ -51,7 +51,7 @@ def _reasons(namespace, names):
     return None if None in reasons else reasons
 
 
-def test_an_eviction_is_no_failure_of_the_sandbox(namespace):
+def test_an_eviction_counts_as_a_disruption_and_not_as_a_failure(namespace):
     namespace.apply(inline("evicted", agent=replay(*[shell("sleep 20")] * 5), backoffLimit=0))
     namespace.reason("evicted", "Running", DEADLINE)
     pod = namespace.status("evicted")["podName"]
@@ -78,7 +78,7 @@ def test_a_quota_that_is_used_up(namespace):
     assert namespace.finished("patient")["reason"] == "Resolved"
 
 
-def test_a_task_that_comes_later(namespace):
+def test_a_task_that_is_created_after_its_episode(namespace):
     namespace.apply(episode("early", taskRef={"name": "late"}))
     status = namespace.reason("early", "WaitingForTask", DEADLINE)
     assert "late" in str(status["conditions"])
@@ -116,7 +116,7 @@ def test_a_deadline(namespace):
     assert condition(status, "Resolved")["reason"] == "Unsolved"
 
 
-def test_a_source_that_nobody_listed(namespace):
+def test_a_source_from_a_host_that_is_not_allowed(namespace):
     source = {"git": {"url": "https://192.0.2.1/repository.git", "revision": "main"}}
     namespace.apply(inline("elsewhere", task=task_spec(source)))
     status = namespace.finished("elsewhere")
@@ -124,7 +124,7 @@ def test_a_source_that_nobody_listed(namespace):
     assert "192.0.2.1" in condition(status, "Finished")["message"]
 
 
-def test_a_template_that_is_not_there(namespace):
+def test_a_missing_pod_template(namespace):
     namespace.apply(inline("odd", task=task_spec(inline_source(), podTemplate="restrictd")))
     status = namespace.finished("odd")
     assert status["reason"] == "InvalidSpec"

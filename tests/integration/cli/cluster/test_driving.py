@@ -106,7 +106,7 @@ async def test_an_episode_is_driven_through_the_api_server(ready):
         assert (terminated, info["resolved"], info["steps"]) == (True, True, 3)
 
 
-async def test_the_example_drives_an_episode_and_the_page_shows_it(ready):
+async def test_the_example_program_drives_an_episode_and_matches_the_page(ready):
     path = ROOT / "examples" / "driving" / "drive.py"
     example = runpy.run_path(str(path))
     assert await example["drive"](ready.name) == (True, 4)
@@ -123,7 +123,7 @@ def test_the_blocking_environment_connects_by_name_too(ready):
         assert "return a - b" in env.step("view calc.py")[0]["text"]
 
 
-async def test_a_driver_that_comes_back_resumes_and_two_at_once_do_no_step_twice(ready):
+async def test_two_drivers_resume_an_episode_without_repeating_a_step(ready):
     async with library.AsyncRepoEnv.connect(ready.name) as first, library.AsyncRepoEnv.connect(ready.name) as second:
         await first.reset()
         await first.step({"tool": "bash", "arguments": {"command": "echo 1 >> count"}})
@@ -136,7 +136,7 @@ async def test_a_driver_that_comes_back_resumes_and_two_at_once_do_no_step_twice
         assert observation["text"].split() == ["1", "2"]
 
 
-async def test_what_cannot_be_driven_is_said_at_once(driven):
+async def test_episodes_that_cannot_be_driven_are_refused_immediately(driven):
     def connect(name):
         return library.AsyncRepoEnv.connect(name, wait_seconds=1.0)
 
@@ -187,7 +187,7 @@ async def test_an_outcome_whose_pod_is_gone_is_read_from_the_episode(ready):
         await driver.close()
 
 
-async def test_a_pod_of_the_cluster_goes_to_the_sidecars_address(ready, tmp_path, monkeypatch):
+async def test_a_driver_in_the_cluster_connects_directly_to_the_sidecar(ready, tmp_path, monkeypatch):
     server, namespace = ready.server, ready.namespace.name
     directory = tmp_path / "service-account"
     directory.mkdir()
@@ -279,7 +279,7 @@ async def attach(driven, name, typed):
     return process.returncode, out.decode(), err.decode()
 
 
-async def test_a_person_attaches_leaves_and_comes_back(ready):
+async def test_attach_can_be_left_and_repeated(ready):
     status, out, err = await attach(ready, "fix", "help\nview calc.py\n")
     assert status == 0
     assert "return a - b" in out
@@ -290,7 +290,7 @@ async def test_a_person_attaches_leaves_and_comes_back(ready):
     assert "Resolved: 1 of 1 after 3 steps." in out
 
 
-async def test_attaching_to_no_episode_ends_as_kubectl_does(driven):
+async def test_attaching_to_a_missing_episode_fails_as_kubectl_does(driven):
     status, out, err = await attach(driven, "none", "")
     assert (status, out) == (1, "")
     assert 'episodes.dgym.dev "none" not found' in err

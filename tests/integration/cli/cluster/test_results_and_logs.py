@@ -117,7 +117,7 @@ def test_a_token_that_the_api_server_does_not_know(cluster, dgym):
     assert "the API server does not accept the token" in dgym("results", "fix", status=1).err
 
 
-def test_who_may_request_a_token_of_the_reader_sends_no_own_one(cluster, stored, dgym):
+def test_a_user_who_may_request_a_reader_token_does_not_send_their_own(cluster, stored, dgym):
     stored("fix", **RESOLVED)
     cluster.episode("fix", attempt=1)
     cluster.requestable = True
@@ -199,7 +199,7 @@ def test_no_log_yet(cluster, dgym):
     assert "Episode fix does not have a pod yet (Unschedulable: no node fits); -f waits for it" in error
 
 
-def test_what_an_agent_answers_stays_in_its_place():
+def test_paths_from_a_pod_outside_of_the_episode_are_refused():
     from dgym.cli.cluster.results import _is_below
 
     assert _is_below("default/fix/uid/1/result.json", "default", "fix")
@@ -220,7 +220,7 @@ SHOWN = r"\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\u202eevil\u2066\u200b"
 
 
 @pytest.mark.attack("terminal")
-def test_a_hostile_status_does_not_drive_the_terminal(cluster, dgym):
+def test_terminal_escapes_in_a_status_are_printed_as_text(cluster, dgym):
     cluster.episode("fix", uid=HOSTILE, reason=f"Resolved\n{HOSTILE}", message=HOSTILE, podName=HOSTILE)
     shown = dgym("get").out
     assert printable(shown) == shown
@@ -234,7 +234,7 @@ def test_a_hostile_status_does_not_drive_the_terminal(cluster, dgym):
 
 
 @pytest.mark.attack("terminal")
-def test_hostile_logs_do_not_drive_the_terminal(cluster, stored, dgym):
+def test_terminal_escapes_in_logs_are_printed_as_text(cluster, stored, dgym):
     cluster.episode("fix", podName="fix-1", attempt=1)
     cluster.logs["fix-1", "sandbox"] = f"10%\r100%\r\n{HOSTILE}\xff".encode() + b"\xff"
     assert dgym("logs", "fix", "--container", "sandbox").out == f"10%\n100%\n{SHOWN}ÿ\ufffd\n"

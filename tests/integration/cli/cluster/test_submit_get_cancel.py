@@ -52,7 +52,7 @@ def test_a_dry_run_creates_nothing(dgym):
     assert "no Episodes and EpisodeSets in namespace" in dgym("get").err
 
 
-def test_a_repository_of_this_machine_travels_along(dgym, namespace):
+def test_a_local_repository_is_sent_inside_the_manifest(dgym, namespace):
     dgym("submit", EXAMPLES / "task-and-episode.yaml")
     source = namespace.get("debugtask", "ledger")["spec"]["source"]
     assert sorted(file["path"] for file in source["files"]) == ["ledger.py", "tests/test_ledger.py"]
@@ -64,13 +64,13 @@ def test_a_bare_repository_with_an_agent(dgym, namespace):
     assert namespace.get("episode", "ledger")["spec"]["taskRef"] == {"name": "ledger"}
 
 
-def test_what_the_cluster_refuses_is_a_fault_of_the_manifest(dgym, namespace):
+def test_a_refusal_of_the_cluster_is_reported_as_an_error_of_the_manifest(dgym, namespace):
     namespace.create("Episode", "smooth", EPISODE)
     refused = dgym("submit", EXAMPLES / "episode.yaml", status=2)
     assert "spec.agent: Invalid value: cannot be changed; delete the Episode and create it again" in refused.err
 
 
-def test_a_namespace_that_is_not_there(dgym, kinds):
+def test_a_missing_namespace(dgym, kinds):
     done = CliRunner().invoke(cli, ["submit", str(EXAMPLES / "episode.yaml"), "-n", "nowhere"])
     assert done.exit_code == 1
     assert (
@@ -137,7 +137,7 @@ def test_all_by_label_and_in_all_namespaces(dgym, namespace):
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
-def test_what_is_printed_as_json_or_yaml_is_a_list_of_manifests(dgym, namespace, form):
+def test_json_and_yaml_output_are_lists_of_manifests(dgym, namespace, form):
     namespace.create("Episode", "one", EPISODE)
     namespace.create("EpisodeSet", "many", {"tasks": [{"name": "calc"}]})
     text = dgym("get", "--output", form).out
@@ -147,7 +147,7 @@ def test_what_is_printed_as_json_or_yaml_is_a_list_of_manifests(dgym, namespace,
     ]
 
 
-def test_a_name_that_is_nearly_right(dgym, namespace):
+def test_a_misspelt_name(dgym, namespace):
     namespace.create("Episode", "fix-calc", EPISODE)
     assert "fix-clac: no Episode or EpisodeSet of that name" in dgym("get", "fix-clac", status=2).err
     assert "did you mean 'fix-calc'?" in dgym("cancel", "episode/fix-clac", status=2).err
@@ -221,13 +221,13 @@ def test_no_kubeconfig(tmp_path, monkeypatch):
     assert f"{tmp_path}/none not found; set KUBECONFIG to the file of your cluster" in invoke("get")
 
 
-def test_a_file_that_is_no_kubeconfig(tmp_path, monkeypatch):
+def test_a_file_that_is_not_a_kubeconfig(tmp_path, monkeypatch):
     (tmp_path / "config").write_text("- a list\n")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     assert f"{tmp_path}/config" in invoke("get")
 
 
-def test_nobody_answers(kubeconfig):
+def test_the_api_server_does_not_answer(kubeconfig):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     kubeconfig(f"https://127.0.0.1:{port}")
@@ -236,13 +236,13 @@ def test_nobody_answers(kubeconfig):
     assert "choose another with --context" in text
 
 
-def test_a_context_that_is_not_there(kubeconfig):
+def test_a_missing_context(kubeconfig):
     kubeconfig("https://127.0.0.1:1", contexts=("staging", "production"))
     assert "--context prodction: no such context" in (text := invoke("get", "--context", "prodction"))
     assert "did you mean 'production'?" in text
 
 
-def test_somebody_without_rights(kinds, namespace, kubeconfig):
+def test_a_user_without_rights(kinds, namespace, kubeconfig):
     path = f"/api/v1/namespaces/{namespace.name}/serviceaccounts"
     kinds.request("POST", path, {"metadata": {"name": "guest"}})
     token = kinds.request("POST", f"{path}/guest/token", {"spec": {}})["status"]["token"]
@@ -252,7 +252,7 @@ def test_somebody_without_rights(kinds, namespace, kubeconfig):
     assert f"ask an administrator of the cluster for the ClusterRole 'view' in namespace {namespace.name}" in text
 
 
-def test_credentials_that_are_not_taken(kinds, kubeconfig):
+def test_invalid_credentials(kinds, kubeconfig):
     kubeconfig(kinds.url, ca_file=kinds.ca_file, token="wrong")
     assert "rejects the credentials of context 'here'; log in again" in invoke("get")
 

@@ -25,7 +25,7 @@ def finished(reason):
     return {"reason": reason, "conditions": [{"type": "Finished", "status": "True"}]}
 
 
-async def test_the_page_shows_a_cluster_and_what_its_agents_store(cluster, stored):
+async def test_the_page_shows_episodes_and_stored_trajectories_of_a_cluster(cluster, stored):
     labels = {"dgym.dev/set": "nightly", "dgym.dev/arm": "pdb", "dgym.dev/sample": "3"}
     outcome = {"resolved": True, "score": 2, "maxScore": 2, "steps": 7}
     cluster.episode("done", labels=labels, outcome=outcome, attempt=1, **finished("Resolved"))
@@ -59,7 +59,7 @@ async def test_an_operator_that_does_not_answer_is_named(cluster):
         assert "operator-0" in await episode.text()
 
 
-async def test_without_the_right_to_read_results_the_page_says_so(cluster):
+async def test_the_page_reports_a_missing_right_to_read_results(cluster):
     cluster.episode("done", **finished("Resolved"))
     cluster.readers.clear()
     async with contextlib.AsyncExitStack() as stack:

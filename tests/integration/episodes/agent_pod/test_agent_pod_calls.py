@@ -19,7 +19,7 @@ async def test_calls_need_the_token_of_their_role(agent, pod, helpers):
         assert (await agent.call("GET", path, token=""))[0] == 200
 
 
-async def test_tokens_may_come_late(agent):
+async def test_tokens_may_be_written_after_the_start(agent):
     tokens = agent.directory / "tokens"
     tokens.rename(agent.directory / "later")
     assert (await agent.call("GET", "/v1/assignments"))[0] == 401
@@ -44,7 +44,7 @@ async def test_results_are_those_of_the_store_alone(agent):
         assert b"a secret" not in body
 
 
-async def test_an_agent_of_a_pool_serves_its_namespaces_alone(new_agent, pod, helpers):
+async def test_an_agent_pod_serves_only_the_namespaces_of_its_pool(new_agent, pod, helpers):
     agent = await new_agent(namespaces="team,default").start()
     assert (await agent.put(helpers.assign(pod, helpers.bash(FOREVER))))[0] == 200
     status, body = await agent.put(helpers.assign(pod, namespace="other", episode_uid="second"))
@@ -78,7 +78,7 @@ async def test_an_assignment_is_taken_once_and_within_the_slots(new_agent, pod, 
     assert (await agent.put(msgspec.structs.replace(first, episode_uid="second")))[0] == 200
 
 
-async def test_what_makes_no_sense_is_refused(agent, pod, helpers):
+async def test_malformed_requests_are_refused(agent, pod, helpers):
     good = helpers.assign(pod)
     assert (await agent.call("PUT", "/v1/assignments/other", body=good))[0] == 400
     assert (await agent.call("PUT", "/v1/assignments/uid", body={"epoch": 1}))[0] == 400

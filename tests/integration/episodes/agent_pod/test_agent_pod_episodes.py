@@ -90,7 +90,7 @@ async def test_an_external_driver_that_stays_away_ends_its_episode(agent, pod, h
     assert pod.termination().result_uri == agent.folder().as_uri()
 
 
-async def test_a_stored_result_answers_for_a_pod_that_is_gone(agent, pod, helpers):
+async def test_a_stored_result_is_recovered_after_its_pod_is_gone(agent, pod, helpers):
     await agent.put(helpers.assign(pod, helpers.repair, {"tool": "submit"}))
     first = await agent.over()
     await agent.delete()
@@ -103,7 +103,7 @@ async def test_a_stored_result_answers_for_a_pod_that_is_gone(agent, pod, helper
 
 
 @pytest.mark.parametrize("forged", ["patch.diff", "result.json"])
-async def test_a_stored_outcome_that_no_sidecar_has_signed_is_not_believed(agent, pod, helpers, forged):
+async def test_a_stored_outcome_without_a_valid_signature_is_ignored(agent, pod, helpers, forged):
     await agent.put(helpers.assign(pod, helpers.repair, {"tool": "submit"}))
     assert (await agent.over()).reason is EndReason.RESOLVED
     await agent.delete()

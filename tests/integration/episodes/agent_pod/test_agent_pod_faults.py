@@ -37,7 +37,7 @@ async def test_a_store_that_is_away_loses_nothing(new_agent, pod, helpers):
     assert pod.termination().result_uri == agent.folder().as_uri()
 
 
-async def test_a_store_that_goes_away_midway_gets_everything_later(new_agent, pod, tmp_path, helpers):
+async def test_everything_is_stored_after_an_outage_of_the_store(new_agent, pod, tmp_path, helpers):
     agent = await new_agent().start()
     wait = helpers.bash("echo here > here.txt; until [ -e go ]; do sleep 0.02; done")
     await agent.put(helpers.assign(pod, wait, helpers.repair, {"tool": "submit"}))
@@ -55,7 +55,7 @@ async def test_a_store_that_goes_away_midway_gets_everything_later(new_agent, po
     assert "dgym_agent_store_failures_total" in (await agent.call("GET", "/metrics"))[1].decode()
 
 
-async def test_an_outcome_that_neither_store_nor_pod_can_hold_is_reported(new_agent, pod, helpers):
+async def test_an_outcome_is_reported_if_store_and_pod_are_gone(new_agent, pod, helpers):
     agent = new_agent(sandbox_silence_seconds=0.5, store_patience_seconds=0.1)
     agent.results.write_text("a file, not a directory")
     await agent.start()
@@ -68,7 +68,7 @@ async def test_an_outcome_that_neither_store_nor_pod_can_hold_is_reported(new_ag
     assert "could not be stored: the results directory" in over.cause
 
 
-async def test_an_outcome_is_not_stored_once_another_agent_has_looked_for_it(agent, new_agent, pod, helpers):
+async def test_an_outcome_is_not_stored_after_a_recovery_gave_up_the_attempt(agent, new_agent, pod, helpers):
     late = new_agent()
     late.results.write_text("a file, not a directory")
     await late.start()
@@ -94,7 +94,7 @@ async def test_a_pod_that_does_not_answer_is_lost_and_nothing_is_stored(new_agen
     assert not (agent.folder() / "result.json").exists()
 
 
-async def test_a_pod_of_somebody_else_is_not_ours(agent, pod, helpers):
+async def test_a_pod_with_other_tokens_counts_as_lost(agent, pod, helpers):
     await agent.put(helpers.assign(pod, {"tool": "submit"}, drive_token="another"))
     lost = await agent.over()
     assert (lost.state, lost.reason) == (AssignmentState.FAILED, EndReason.SANDBOX_LOST)
@@ -152,7 +152,7 @@ async def test_a_cancelled_episode_is_stored_as_such(agent, pod, helpers):
     assert pod.termination().reason is EndReason.CANCELLED
 
 
-async def test_a_deleted_assignment_leaves_the_pod_alone(agent, pod, helpers):
+async def test_a_deleted_assignment_does_not_release_the_pod(agent, pod, helpers):
     forever = helpers.bash("echo here > here.txt; until [ -e go ]; do sleep 0.02; done")
     await agent.put(helpers.assign(pod, forever, helpers.repair, {"tool": "submit"}))
     await helpers.wait(lambda: (pod.directory / "sandbox-files" / "here.txt").exists())
@@ -174,7 +174,7 @@ async def test_a_deleted_assignment_leaves_the_pod_alone(agent, pod, helpers):
         ({"agent": {"name": "solution"}, "solution": "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"}, None, "apply"),
     ],
 )
-async def test_what_no_other_try_would_cure_is_told_and_ends_the_pod(agent, pod, helpers, fields, reason, message):
+async def test_a_permanent_failure_is_reported_and_releases_the_pod(agent, pod, helpers, fields, reason, message):
     await agent.put(helpers.assign(pod, {"tool": "submit"}, **fields))
     over = await agent.over()
     assert over.state is AssignmentState.FINISHED
@@ -198,7 +198,7 @@ def archive(web):
     return {"url": f"{web.url}/calc.tar.gz", "sha256": hashlib.sha256(stream.getvalue()).hexdigest()}
 
 
-async def test_sources_come_from_listed_hosts(agent, pod, web, archive, helpers):
+async def test_sources_are_fetched_from_allowed_hosts(agent, pod, web, archive, helpers):
     calls = (helpers.bash("ls"), {"tool": "submit"})
     await agent.put(helpers.assign(pod, *calls, source={"archive": archive}))
     over = await agent.over()

@@ -122,7 +122,7 @@ async def test_two_poisoned_steps_without_a_record_count_too(agent, next_pod, ca
     assert killed == [1, 5]
 
 
-async def test_an_episode_without_a_record_begins_afresh(agent, next_pod, calls, helpers):
+async def test_an_episode_without_a_trajectory_starts_from_the_beginning(agent, next_pod, calls, helpers):
     pod = await next_pod()
     (pod.directory / "sandbox-files" / "go").write_text("")
     await agent.put(helpers.assign(pod, *calls, attempt=2, replay_attempt=1))
@@ -188,7 +188,7 @@ def texts_of(steps):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("poisoned", [(OmittedStep(step=2, reason="OOMKilled"),), ()])
-async def test_what_was_said_and_paid_goes_on_in_the_second_pod(
+async def test_messages_and_costs_continue_in_the_second_pod(
     new_agent, first_pod, next_pod, thinking, poisoned, helpers
 ):
     server, settings = thinking

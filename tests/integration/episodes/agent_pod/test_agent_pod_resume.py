@@ -50,7 +50,7 @@ def counter(pod, helpers):
     return Counter()
 
 
-async def test_a_killed_worker_goes_on_in_the_middle_of_a_step(new_agent, pod, counter, counted, helpers):
+async def test_a_restarted_agent_pod_resumes_in_the_middle_of_a_step(new_agent, pod, counter, counted, helpers):
     agent = await new_agent().start()
     await agent.put(helpers.assign(pod, *counted))
     await counter.reaches("1", "2")
@@ -68,7 +68,7 @@ async def test_a_killed_worker_goes_on_in_the_middle_of_a_step(new_agent, pod, c
     assert "dgym_agent_episodes_resumed_total 1.0" in (await agent.call("GET", "/metrics"))[1].decode()
 
 
-async def test_the_solution_agent_walks_its_way_again(new_agent, pod, counter, helpers):
+async def test_the_solution_agent_resumes_after_a_restart(new_agent, pod, counter, helpers):
     files = [{"path": "calc.py", "content": BUGGY}]
     source = {"files": [*files, {"path": "check.py", "content": WAITING_CHECK}]}
     assignment = helpers.assign(pod, agent={"name": "solution"}, tools=(), source=source)
@@ -85,7 +85,9 @@ async def test_the_solution_agent_walks_its_way_again(new_agent, pod, counter, h
     assert counter.lines() == ["program", "program"]
 
 
-async def test_another_worker_takes_over_while_the_first_still_runs(agent, new_agent, pod, counter, counted, helpers):
+async def test_another_agent_pod_takes_over_while_the_first_still_runs(
+    agent, new_agent, pod, counter, counted, helpers
+):
     first, second = agent, await new_agent().start()
     await first.put(helpers.assign(pod, *counted))
     await counter.reaches("1", "2")
@@ -100,7 +102,7 @@ async def test_another_worker_takes_over_while_the_first_still_runs(agent, new_a
     assert [step["seq"] for step in second.steps()] == [0, 1, 2, 3, 4, 5]
 
 
-async def test_a_draining_worker_finishes_what_it_has_and_ends(new_agent, pod, counter, counted, helpers):
+async def test_a_draining_agent_pod_finishes_its_episodes_and_ends(new_agent, pod, counter, counted, helpers):
     agent = await new_agent().start()
     await agent.put(helpers.assign(pod, *counted))
     await counter.reaches("1", "2")
@@ -117,7 +119,9 @@ async def test_a_draining_worker_finishes_what_it_has_and_ends(new_agent, pod, c
     assert agent.result()["resolved"]
 
 
-async def test_a_second_signal_ends_a_worker_at_once_and_another_goes_on(new_agent, pod, counter, counted, helpers):
+async def test_a_second_signal_ends_an_agent_pod_immediately_and_another_resumes(
+    new_agent, pod, counter, counted, helpers
+):
     agent = await new_agent().start()
     await agent.put(helpers.assign(pod, *counted))
     await counter.reaches("1", "2")
@@ -147,7 +151,7 @@ def models(tmp_path):
     return write
 
 
-async def test_an_agent_that_thinks_goes_on_with_what_was_said(new_agent, pod, counter, models, helpers):
+async def test_a_model_agent_resumes_with_the_recorded_messages(new_agent, pod, counter, models, helpers):
     async with FakeOpenAI(script=helpers.script) as server:
         agent = await new_agent(**models(server)).start()
         debugging = {"name": "debug_agent", "model": "m"}
@@ -179,7 +183,7 @@ async def test_an_agent_that_thinks_goes_on_with_what_was_said(new_agent, pod, c
     assert over.outcome.input_tokens == agent.result()["inputTokens"] == pod.attempt.result.input_tokens
 
 
-async def test_a_model_that_fails_leaves_the_pod_to_a_later_try(new_agent, pod, counter, models, helpers):
+async def test_after_a_failure_of_the_model_the_pod_is_kept_for_another_try(new_agent, pod, counter, models, helpers):
     counter.go_on()
     async with FakeOpenAI(script=helpers.script, faults=["server_error"]) as server:
         agent = await new_agent(**models(server)).start()
@@ -196,7 +200,7 @@ async def test_a_model_that_fails_leaves_the_pod_to_a_later_try(new_agent, pod, 
     assert [step["seq"] for step in agent.steps()] == [0, 1, 2, 3, 4]
 
 
-async def test_a_wrong_key_is_final_at_the_first_try(new_agent, pod, counter, models, helpers):
+async def test_an_unauthorized_request_is_not_retried(new_agent, pod, counter, models, helpers):
     counter.go_on()
     async with FakeOpenAI(script=helpers.script, faults=["unauthorized"]) as server:
         agent = await new_agent(**models(server, max_tries=8)).start()
@@ -207,7 +211,7 @@ async def test_a_wrong_key_is_final_at_the_first_try(new_agent, pod, counter, mo
     assert pod.attempt.released.is_set()
 
 
-async def test_a_model_that_is_out_is_not_asked_by_more_episodes(new_agent, pod, counter, models, helpers):
+async def test_further_episodes_do_not_call_a_model_during_an_outage(new_agent, pod, counter, models, helpers):
     counter.go_on()
     async with FakeOpenAI(script=helpers.script, faults=["server_error"] * 3) as server:
         agent = await new_agent(**models(server)).start()

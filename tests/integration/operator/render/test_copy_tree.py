@@ -75,7 +75,7 @@ def test_modes_and_times_are_kept_and_the_owner_may_write(copy, repository, targ
     assert modes["package"] & 0o700 == 0o700
 
 
-def test_what_is_a_set_user_program_in_the_image_is_none_afterwards(copy, repository, targets):
+def test_set_user_id_bits_are_removed(copy, repository, targets):
     (repository / "run.sh").chmod(0o6755)
     assert copy(repository) == (0, "")
     assert (targets[0] / "run.sh").stat().st_mode & 0o7777 == 0o755
@@ -114,13 +114,13 @@ def test_a_repository_below_a_closed_directory_is_not_readable(copy, repository,
 
 
 @pytest.mark.parametrize("name", ["missing", "run.sh"])
-def test_a_directory_that_is_not_there_is_named(copy, repository, name):
+def test_a_missing_directory_is_reported(copy, repository, name):
     status, message = copy(repository / name)
     assert status == NO_INPUT
     assert message.startswith(f"the image has no directory {repository}/{name}; set workingDirectory")
 
 
-def test_what_else_goes_wrong_is_said(copy, repository, targets):
+def test_other_errors_are_reported_with_the_path(copy, repository, targets):
     (targets[1] / "run.sh").write_text("in the way")
     status, message = copy(repository)
     assert status == FAILED

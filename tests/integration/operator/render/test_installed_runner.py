@@ -44,7 +44,7 @@ def test_installing_again_repairs(installed):
     assert (installed / "server.py").read_bytes() == (SOURCE / "server.py").read_bytes()
 
 
-def test_what_starts_it_comes_last(tmp_path):
+def test_the_start_file_is_copied_last(tmp_path):
     """``__main__.py`` is copied last, so an interrupted installation does not leave a runner that starts."""
     source = tmp_path / "source"
     shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
@@ -66,7 +66,7 @@ def test_usage(arguments):
     assert "python -m dgym.sidecar.install RUNNER ETC" in done.stderr
 
 
-def test_a_directory_that_cannot_be_written_is_said(tmp_path):
+def test_a_directory_that_is_not_writable_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     command = [sys.executable, "-m", "dgym.sidecar.install", str(tmp_path / "file"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
@@ -74,7 +74,7 @@ def test_a_directory_that_cannot_be_written_is_said(tmp_path):
     assert "the runner could not be installed" in done.stderr
 
 
-def test_the_names_of_hosts_are_copied_and_readable_for_everybody(tmp_path):
+def test_files_with_host_names_are_copied_and_readable_for_all_users(tmp_path):
     source, target = tmp_path / "etc", tmp_path / "copies"
     source.mkdir()
     target.mkdir()

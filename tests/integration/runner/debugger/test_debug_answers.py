@@ -105,7 +105,7 @@ async def test_a_command_that_pdb_refuses_has_failed(session):
     assert dict(zip(REFUSED, failed, strict=True)) == dict.fromkeys(REFUSED, True)
 
 
-async def test_a_command_that_pdb_carries_out_has_not_failed(session):
+async def test_an_executed_command_has_not_failed(session):
     assert [command for command in CARRIED_OUT if (await session(command)).failed] == []
 
 
@@ -152,7 +152,7 @@ NOTES = [
 ]
 
 
-async def test_a_breakpoint_where_the_program_does_not_stop_as_meant_says_so(session):
+async def test_a_breakpoint_with_an_unexpected_stop_has_a_note(session):
     outputs = {line: (await session(f"b calc.py:{line}")).output for line in sorted({line for line, _ in NOTES})}
     assert [(line, words, outputs[line]) for line, words in NOTES if words not in outputs[line]] == []
 
@@ -198,12 +198,12 @@ WORDS = [
 ]
 
 
-async def test_where_pdb_prints_nothing_there_are_words(session):
+async def test_commands_without_output_of_pdb_get_a_message(session):
     outputs = [(await session(command)).output for command, _ in WORDS]
     assert outputs == [words + "\n" for _, words in WORDS]
 
 
-async def test_help_lists_only_what_works_and_knows_each_command(session):
+async def test_help_lists_only_supported_commands_and_describes_each(session):
     text = (await session("h")).output
     assert "ndocumented" not in text
     listed = re.findall(r"^[a-z].*$", text, re.MULTILINE)

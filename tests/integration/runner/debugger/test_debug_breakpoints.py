@@ -36,7 +36,7 @@ async def test_a_restart_keeps_numbers_conditions_counts_and_switches(debug):
     assert result.breakpoints[-1].number == 5, "numbers are never used twice"
 
 
-async def test_numbers_are_not_used_again_when_the_newest_was_cleared(debug):
+async def test_numbers_of_cleared_breakpoints_are_not_reused(debug):
     debug.write("main.py", MAIN)
     await debug.each("b 2", "b 3", "cl 2", "q")
     assert (await debug("b 4")).breakpoints[-1].number == 3
@@ -65,7 +65,7 @@ async def test_a_breakpoint_whose_line_does_not_exist_any_more_is_dropped_and_na
     assert result.notices == ("Breakpoint 4 at main.py:40 was dropped: no such line.", "Debugging python main.py.")
 
 
-async def test_a_change_of_a_loaded_file_restarts_and_says_so(debug):
+async def test_a_change_of_a_loaded_file_restarts_the_program_with_a_notice(debug):
     debug.write("main.py", "import helper\nprint(helper.value)\nx = 1\n")
     debug.write("helper.py", "value = 'old'\n")
     await debug.each("b 3", "c")
@@ -89,7 +89,7 @@ async def test_a_restart_that_was_asked_for_and_another_entrypoint(debug):
     assert result.notices == ("The program was started again with another entrypoint.",)
 
 
-async def test_what_a_restart_does_not_keep_is_said(debug):
+async def test_a_notice_lists_the_state_that_a_restart_discards(debug):
     debug.write("main.py", MAIN)
     await debug.each("b 2", "c", "commands 1\np n\nend", "display n")
     result = await debug("run")
@@ -141,7 +141,7 @@ async def test_a_program_that_takes_the_trace_function_is_named(debug):
     )
 
 
-async def test_an_end_without_exit_handlers_still_names_what_was_not_hit(debug):
+async def test_after_os_exit_breakpoints_that_were_not_hit_are_reported(debug):
     debug.write("main.py", "import os\nos._exit(0)\nx = 1\n")
     result = await debug.each("b 3", "c")
     assert result.notices == ("Breakpoint 1 at main.py:3 was not hit before the program's end.",)
@@ -159,7 +159,7 @@ async def test_files_reached_over_links_and_other_directories_are_the_same_files
     assert (result.frame.file, result.frame.line) == ("real/part.py", 2)
 
 
-async def test_a_breakpoint_costs_little_where_it_is_not(debug):
+async def test_code_without_a_breakpoint_runs_at_nearly_full_speed(debug):
     debug.write(
         "main.py",
         """

@@ -43,7 +43,7 @@ def session(debug):
     return debug
 
 
-async def test_starts_at_the_first_line_and_says_where(session):
+async def test_the_program_stops_at_its_first_line_and_the_position_is_reported(session):
     result = await session("p 1 + 1")
 
     assert result.state == "stopped"
@@ -84,7 +84,7 @@ async def test_a_breakpoint_in_an_imported_function_by_its_name_there(session):
     assert (result.breakpoints[0].file, result.breakpoints[0].line) == ("calc.py", 11)
 
 
-async def test_bad_places_get_the_words_of_pdb(session):
+async def test_invalid_positions_get_the_messages_of_pdb(session):
     for command, expected in [
         ("b calc.py:14", "Blank or comment"),
         ("b calc.py:15", "Blank or comment"),
@@ -137,7 +137,7 @@ async def test_a_condition_sees_locals_inside_comprehensions(session):
     assert result.output == "3\n"
 
 
-async def test_a_condition_that_fails_stops_and_says_so(session):
+async def test_a_condition_that_raises_stops_the_program_with_a_message(session):
     result = await session.each("b calc.py:13, missing > 1", "c")
     assert result.frame.line == 13
     assert "condition of breakpoint 1 failed: NameError" in result.output
@@ -258,7 +258,7 @@ async def test_commands_run_at_their_breakpoint(session):
     assert result.state == "ended"
 
 
-async def test_what_is_refused_gets_an_answer(session):
+async def test_refused_commands_return_the_reason(session):
     await session("n")
     for command, expected in [
         ("interact", "interact needs a terminal"),

@@ -6,7 +6,7 @@ import os
 import pytest
 
 
-async def test_what_the_program_sees_is_what_it_would_see_without_us(debug):
+async def test_the_program_runs_with_the_same_state_as_without_the_debugger(debug):
     debug.write(
         "main.py",
         """
@@ -58,7 +58,7 @@ async def test_environment_and_flags_of_the_entrypoint(debug):
     assert result.program_output == "very fast 1 ['error::UserWarning']\n"
 
 
-async def test_an_entrypoint_that_is_no_python_program_is_refused_with_advice(debug):
+async def test_an_entrypoint_that_is_not_a_python_program_is_refused_with_a_remedy(debug):
     for entrypoint in ["make test", "python -c 'print(1)'", "cd x && python main.py", "no-such-program", "python"]:
         result = await debug("n", entrypoint=entrypoint)
         assert result.refused
@@ -181,7 +181,7 @@ async def test_the_first_answer_names_the_program(debug):
 REFUSED = ["no-such-program", "python -c 'print(1)'", "true && echo done", "python3 -X && true"]
 
 
-async def test_what_was_stopped_stays_when_an_entrypoint_is_refused(debug):
+async def test_a_refused_entrypoint_keeps_the_stopped_program(debug):
     debug.write("main.py", "x = 1\ny = 2\nz = 3\n")
     await debug.each("b 2", "c", "!x = 7")
     for entrypoint in REFUSED:
@@ -202,7 +202,7 @@ async def test_a_refused_entrypoint_is_not_a_restart(debug):
     assert (result.refused, result.state, result.notices) == (True, "idle", ())
 
 
-async def test_a_program_that_was_set_aside_is_ended_when_the_next_has_begun(debug):
+async def test_the_previous_program_is_killed_once_the_next_has_started(debug):
     debug.write("main.py", "x = 1\n")
     await debug("p 1")
     before = await debug.client.processes()
@@ -213,7 +213,7 @@ async def test_a_program_that_was_set_aside_is_ended_when_the_next_has_begun(deb
             await asyncio.sleep(0.05)
 
 
-async def test_before_the_program_starts_there_is_no_frame(debug):
+async def test_commands_before_the_start_of_the_program_report_it(debug):
     debug.write("package/__init__.py", "")
     debug.write("package/__main__.py", "x = 1\n")
     debug.entrypoint = "python -m this"

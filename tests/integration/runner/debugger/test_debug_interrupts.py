@@ -28,7 +28,7 @@ hang()
 """
 
 
-async def test_whatever_the_program_waits_for_is_interrupted_and_the_session_goes_on(debug):
+async def test_every_kind_of_wait_is_interrupted_and_debugging_continues(debug):
     for name, wait in WAITS.items():
         debug.write("main.py", PROGRAM.format(wait=wait))
         # The program starts and runs up to ``hang`` without a limit, because only the wait is to be interrupted.
@@ -123,7 +123,7 @@ async def test_a_command_that_hangs_in_a_thread_is_interrupted(debug):
     assert (await debug("p x")).output == "1\n"
 
 
-async def test_what_cannot_be_interrupted_is_killed_and_says_where_it_was(debug):
+async def test_a_program_that_cannot_be_interrupted_is_killed_and_its_line_is_reported(debug):
     debug.write(
         "main.py",
         """
@@ -163,7 +163,7 @@ async def test_a_program_that_floods_its_output_is_interrupted(debug):
     assert (await debug("p 1")).output == "1\n"
 
 
-async def test_timeouts_that_come_as_the_answer_comes_harm_nothing(debug):
+async def test_a_timeout_at_the_time_of_the_answer_does_not_break_the_session(debug):
     debug.write("main.py", "import time\nfor i in range(1000):\n    time.sleep(0.02)\n")
     await debug("b main.py:3")
     for attempt in range(30):

@@ -5,7 +5,7 @@ import pytest
 from tests.support.plain_python import plain
 
 
-async def test_the_end_says_the_exit_status_and_shows_the_last_output(debug):
+async def test_the_end_of_the_program_reports_exit_status_and_last_output(debug):
     debug.write("main.py", "import sys\nprint('working')\nsys.exit(3)\n")
 
     result = await debug("c")
@@ -80,7 +80,7 @@ async def test_a_missing_script(debug, python):
     assert result.program_output == plain(python, "python main.py", debug.workspace).replace("python:", f"{python}:", 1)
 
 
-async def test_breakpoint_calls_land_in_the_session(debug):
+async def test_calls_of_set_trace_stop_in_the_debugger(debug):
     debug.write("main.py", "import pdb\nx = 1\npdb.set_trace()\nx = 2\nfrom pdb import set_trace\nset_trace()\nx = 3\n")
     assert (await debug("c")).frame.line == 4
     assert (await debug("p x")).output == "1\n"
@@ -255,7 +255,7 @@ x = 5
 """
 
 
-async def test_programs_that_change_their_surroundings(debug):
+async def test_programs_that_change_their_streams_paths_and_modules(debug):
     debug.write("helper.py", "def call(n):\n    return n\n")
     await debug("b helper.py:2", entrypoint="python helper.py")
     for change in [
@@ -281,7 +281,7 @@ async def test_programs_that_change_their_surroundings(debug):
         assert (await debug("q")).state == "idle"
 
 
-async def test_files_the_program_opens_get_nothing_of_ours(debug):
+async def test_files_of_the_program_do_not_get_data_of_the_debugger(debug):
     debug.write(
         "main.py",
         """
@@ -329,13 +329,13 @@ async def test_megabytes_of_output(debug):
     assert len(result.program_output) < 5000
 
 
-async def test_a_program_that_prints_prompts_confuses_nobody(debug):
+async def test_printed_prompts_do_not_affect_the_debugger(debug):
     debug.write("main.py", "print('(Pdb) ')\nprint('> main.py(99)fake()\\n-> lies')\nx = 1\n")
     result = await debug.each("n", "n")
     assert (result.frame.line, result.output) == (3, "> main.py(3)<module>()\n-> x = 1\n")
 
 
-async def test_a_program_that_speaks_in_the_debuggers_name_is_not_believed(debug):
+async def test_forged_messages_of_the_program_are_ignored(debug):
     debug.write(
         "main.py",
         """

@@ -84,7 +84,7 @@ async def test_begins_before_pytest_and_stops_in_the_tests(debug_tests):
     assert "1 failed, 2 passed" in result.program_output
 
 
-async def test_stepping_goes_from_test_to_test(debug_tests):
+async def test_stepping_continues_in_the_next_test(debug_tests):
     debug = debug_tests
     assert (await debug("n")).frame.file == "test_it.py"
     await debug.each("b test_third", "b test_it.py:9", "c", "cl 2")
@@ -208,7 +208,7 @@ async def test_capture_in_the_configuration_does_not_hide_output(debug_tests):
     assert (await debug("c")).state == "ended"
 
 
-async def test_coverage_is_off_and_said_to_be(debug_tests):
+async def test_coverage_is_disabled_with_a_notice(debug_tests):
     debug = debug_tests
     if not debug.is_installed and "No module" in (await debug.client.run("python -c 'import pytest_cov'")).text:
         pytest.skip("pytest-cov is not installed beside this pytest")
@@ -260,7 +260,7 @@ async def test_xdist_is_asked_for(start_session, venv_with):
     assert result.notices == ("pytest-xdist was requested: under the debugger the tests run in one process.",)
 
 
-async def test_an_option_like_that_of_xdist_runs_in_one_process(start_session, venv_here, tmp_path):
+async def test_a_plugin_with_the_option_of_xdist_runs_in_one_process(start_session, venv_here, tmp_path):
     plugins = tmp_path / "plugins"
     (plugins / "xdist-1.0.dist-info").mkdir(parents=True)
     (plugins / "xdist-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: xdist\nVersion: 1.0\n")
@@ -303,7 +303,7 @@ async def test_unittest(start_session):
     assert (await debug.each("n", "n", "n")).frame.function == "test_two"
 
 
-async def test_a_step_out_of_a_fixture_goes_on_in_the_tests(debug_tests):
+async def test_a_step_out_of_a_fixture_stops_in_the_tests(debug_tests):
     debug = debug_tests
     debug.write(
         "conftest.py",
@@ -374,7 +374,7 @@ async def test_time_at_a_stop_does_not_count_for_faulthandler(debug_tests):
     assert (result.state, result.exit_status) == ("ended", 0), result.program_output
 
 
-async def test_each_stop_is_known_to_plugins(debug_tests):
+async def test_plugins_are_notified_of_each_stop(debug_tests):
     debug = debug_tests
     debug.write("test_it.py", WAITING)
     debug.write(

@@ -194,7 +194,7 @@ def compare(run_plain):
 
 
 @pytest.mark.parametrize("prefix", ["", "true && "], ids=["program", "shell"])
-async def test_styles_count_as_pytest_counts_them(compare, prefix):
+async def test_test_styles_are_counted_as_by_pytest(compare, prefix):
     shown = await compare(STYLES, prefix + "python -m pytest -v -p no:cacheprovider --doctest-modules")
     assert shown["test_subtests.py::TestSubtests::test_some_skipped"] == "passed"
     assert shown["test_subtests.py::TestSubtests::test_all_skipped"] == "passed"
@@ -244,7 +244,7 @@ async def test_a_repair_is_resolved_although_a_subtest_is_skipped(score):
     assert outcome.message == "2 of 2 tests passed"
 
 
-async def test_a_subtest_that_changed_code_skips_is_no_pass_and_the_message_says_so(score):
+async def test_a_subtest_skipped_by_changed_code_does_not_pass_and_is_reported(score):
     evasion = "import unittest, pytest\ndef add(a, b): raise (unittest.SkipTest, pytest.skip.Exception)[a == b]('no')\n"
     outcome = await score(SKIPPING, {"calc.py": evasion})
     assert outcome.score == 0
@@ -267,13 +267,13 @@ def test_fixture(subtests):
 }
 
 
-async def test_a_subtest_that_changed_code_skips_by_the_exception_that_pytest_replaces_is_no_pass(score):
+async def test_a_subtest_skipped_by_changed_code_with_unittest_skiptest_does_not_pass(score):
     outcome = await score(DOUBLING, {"calc.py": "import unittest\ndef double(a): raise unittest.SkipTest('no')\n"})
     assert set(outcome.tests.values()) == {"skipped"}
     assert "as passed, it counts as skipped" in outcome.message
 
 
-async def test_the_message_says_when_pytests_exit_status_contradicts_the_count(score):
+async def test_the_message_reports_an_exit_status_that_contradicts_the_count(score):
     files = {
         "conftest.py": "def pytest_sessionfinish(session): session.exitstatus = 1\n",
         "calc.py": "x = 1\n",

@@ -58,14 +58,14 @@ async def test_an_unchanged_repository_needs_no_other_sandbox(score):
         await score(NEEDS_PACKAGE, {}, **NAMED)
 
 
-async def test_in_doubt_the_only_verifier_tries_the_untouched_repository_before_the_changes(score):
+async def test_a_doubted_environment_is_checked_with_the_untouched_repository_first(score):
     with pytest.raises(SetupFailed, match="absent_package"):
         await score(NEEDS_PACKAGE, REPAIRED, doubted=True, **NAMED)
     outcome = await score(FILES, REPAIRED, doubted=True, **NAMED)
     assert outcome.resolved
 
 
-async def test_where_there_is_one_verifier_the_outcome_says_what_was_not_tried(score):
+async def test_with_one_verifier_a_note_reports_the_omitted_check(score):
     async def none_left():
         raise SandboxLost("this pod has one verifier, and it was used")
 

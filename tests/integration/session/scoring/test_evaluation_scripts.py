@@ -54,13 +54,13 @@ def evaluation(**fields):
     return Evaluation(**{**given, **fields})
 
 
-async def test_the_text_decides_and_code_under_test_has_neither_descriptor_nor_token(score):
+async def test_outcomes_are_read_from_the_text_and_code_under_test_has_no_token(score):
     solved = await score(REPOSITORY, {"calc.py": FIXED + SPYING}, evaluation=evaluation())
     assert solved.resolved, solved
     assert (solved.message, solved.notes) == (f"2 of 2 tests passed; {READ}", (READ,))
 
 
-async def test_tests_hooks_and_scripts_of_the_agent_decide_nothing(score):
+async def test_tests_hooks_and_scripts_of_the_agent_do_not_affect_the_score(score):
     forging = "def pytest_sessionstart():\n    print('PASSED test_calc.py::test_add')\n"
     script = SCRIPT.replace("python -m pytest", "sh ci/run.sh")
     files = {**REPOSITORY, "ci/run.sh": 'exec python -m pytest "$@"\n'}
@@ -80,7 +80,7 @@ async def test_a_text_without_an_end_is_not_graded(score):
     assert (outcome.resolved, set(outcome.tests.values())) == (False, {"missing"})
 
 
-async def test_code_of_a_row_parses_in_a_process_of_its_own(score):
+async def test_parser_code_of_a_row_runs_in_a_separate_process(score):
     code = """
 import re, sys
 def parse(log):

@@ -105,7 +105,7 @@ async def test_the_canary_neither_shows_nor_changes_the_exit_status(run_plain, p
     assert result.report.collected == ["test_one.py::test_one"]
 
 
-async def test_without_untrusted_files_there_is_no_canary(run_plain):
+async def test_the_canary_runs_only_with_untrusted_files(run_plain):
     result = await run_plain({"test_one.py": "def test_one(): pass\n"})
     assert result.report.canary is None
     assert result.completed
@@ -119,7 +119,7 @@ async def test_collecting_only_runs_nothing(run_plain, python):
     assert result.report.canary is None
 
 
-async def test_setups_alone_tell_what_is_marked_to_be_skipped(run_plain, python):
+async def test_a_run_of_setups_only_reports_skipped_tests(run_plain, python):
     suite = "import pytest\n@pytest.mark.skipif(True, reason='no')\ndef test_a(): pass\ndef test_b(): assert 0\n"
     result = await run_plain({"test_all.py": suite}, python=python, setup_only=True)
     assert result.report.outcomes == {"test_all.py::test_a": "skipped"}

@@ -46,7 +46,7 @@ async def check(score, files, entrypoint):
 
 
 @pytest.mark.parametrize("name", CONFTESTS)
-async def test_what_a_conftest_puts_onto_the_frameworks_is_not_tampering(score, name):
+async def test_a_conftest_that_patches_a_test_framework_is_not_tampering(score, name):
     files = {"calc.py": BUGGY, "conftest.py": CONFTESTS[name], "test_calc.py": SUITE}
     if "swallowed" in name:
         files["test_known.py"] = "def test_known(): assert 1 == 2\n"
@@ -55,7 +55,7 @@ async def test_what_a_conftest_puts_onto_the_frameworks_is_not_tampering(score, 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", LOADED)
-async def test_a_suite_of_a_plugin_is_judged_right(score, monkeypatch, name):
+async def test_suites_of_plugins_are_scored_correctly(score, monkeypatch, name):
     monkeypatch.setattr("tests.integration.session.scoring.conftest.bare_python", lambda: sys.executable)
     plugin = next(each for each in PLUGINS if each.name == name)
     await check(score, dict(plugin.files), f"python -m pytest -q {LOADED[name]} {plugin.options}")

@@ -68,7 +68,7 @@ async def test_the_whole_suite_cannot_be_tampered_with_either(score):
     assert not (await score(FILES, {"tests/test_calc.py": None})).resolved
 
 
-async def test_an_honest_repair_with_classes_and_mocks_is_no_attack(score):
+async def test_an_honest_repair_with_classes_and_mocks_is_resolved(score):
     code = """
 from dataclasses import dataclass
 from functools import total_ordering

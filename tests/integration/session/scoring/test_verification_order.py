@@ -29,7 +29,7 @@ async def test_named_tests(score):
     assert (unchanged.score, unchanged.max_score) == (1, 2)
 
 
-async def test_the_whole_suite_is_that_of_the_untouched_repository(score):
+async def test_added_tests_do_not_count(score):
     outcome = await score(REPOSITORY, {"calc.py": FIXED, "test_more.py": "def test_more(): assert 0\n"})
     assert outcome.resolved
     assert set(outcome.tests) == {"test_calc.py::test_add", "test_calc.py::test_zero"}
@@ -54,7 +54,7 @@ async def test_exit_status(score):
     assert (outcome.resolved, outcome.max_score) == (True, 1)
 
 
-async def test_hidden_files_and_the_test_patch_come_last(score, as_versions):
+async def test_hidden_files_and_the_test_patch_are_written_last(score, as_versions):
     patch = """--- a/test_calc.py
 +++ b/test_calc.py
 @@ -1,4 +1,5 @@
@@ -76,7 +76,7 @@ async def test_hidden_files_and_the_test_patch_come_last(score, as_versions):
     assert {"test_patched.py::test_patched", "hidden/test_hidden.py::test_hidden"} < set(outcome.tests)
 
 
-async def test_a_test_patch_that_does_not_apply_is_the_tasks_fault(score):
+async def test_a_test_patch_that_does_not_apply_raises_verifier_failed(score):
     patch = "--- a/none.py\n+++ b/none.py\n@@ -1 +1 @@\n-a\n+b\n"
     with pytest.raises(VerifierFailed, match="testPatch"):
         await score(REPOSITORY, {}, test_patch=patch, **NAMED)
@@ -95,7 +95,7 @@ async def test_build_commands_run_with_the_changes_and_before_the_tests_are_put_
     assert outcome.notes == ()
 
 
-async def test_what_a_build_does_to_protected_files_is_undone(score):
+async def test_changes_of_protected_files_by_a_build_are_reverted(score):
     evil = """
 import os, shutil
 open("test_calc.py", "w").write("def test_add(): pass\\ndef test_zero(): pass\\n")
@@ -173,14 +173,14 @@ async def test_hidden_tests_that_change_after_they_are_put_back_are_tampering(op
     assert outcome.integrity.seen == (SignEvidence(sign=IntegritySign.TESTS_CHANGED, detail="test_hidden.py"),)
 
 
-async def test_a_build_that_fails_counts(score):
+async def test_a_failed_build_scores_0(score):
     outcome = await score(REPOSITORY, {}, build_commands=("echo broken; exit 3",), **NAMED)
     assert set(outcome.tests.values()) == {"missing"}
     assert "status 3" in outcome.message
     assert "broken" in outcome.message
 
 
-async def test_running_out_of_time_counts(score):
+async def test_a_timeout_scores_0(score):
     loop = "def add(a, b):\n    while a != 0: pass\n    return b\n"
     outcome = await score(REPOSITORY, {"calc.py": loop}, timeout_seconds=1.0, **NAMED)
     assert (outcome.score, set(outcome.tests.values())) == (0, {"missing"})
@@ -205,13 +205,13 @@ assert os.access("run", os.X_OK)
     assert outcome.resolved, outcome.message
 
 
-async def test_a_verifier_that_cannot_start_the_entrypoint_is_not_the_agents_doing(open_verifier):
+async def test_a_verifier_that_cannot_start_the_entrypoint_raises_verifier_failed(open_verifier):
     verifier = await open_verifier(REPOSITORY, PATH="/nowhere")
     with pytest.raises(VerifierFailed, match="no python"):
         await score_changes(verifier, make_plan("python -m pytest", **NAMED))
 
 
-async def test_a_dead_verifier_is_not_the_agents_doing(open_verifier):
+async def test_a_dead_verifier_raises_verifier_failed(open_verifier):
     verifier = await open_verifier(REPOSITORY)
     await verifier.stop()
     with pytest.raises(VerifierFailed):

@@ -62,7 +62,7 @@ async def test_code_under_test_that_leaves_early_does_not_count(run_plain, entry
         ("import threading; threading.Thread(target=print, args=('late',)).start()", 0),
     ],
 )
-async def test_a_program_may_end_itself_in_any_way(run_plain, ending, status):
+async def test_every_way_to_end_a_program_counts_as_completed(run_plain, ending, status):
     result = await run_plain({"check.py": ending + "\n"}, "python check.py", changed=["calc.py"])
     assert result.completed
     if status is not None:
@@ -101,12 +101,12 @@ assert not [name for name in os.environ if name.startswith("DGYM_REPORT")]
 @pytest.mark.parametrize(
     ("line", "status"), [("exit 3", 3), ("true | true; echo $((1 + 1))", 0), ("no-such-program", 127)]
 )
-async def test_anything_else_is_a_shell_line(run_plain, line, status):
+async def test_other_entrypoints_run_as_shell_lines(run_plain, line, status):
     result = await run_plain({}, line)
     assert (result.report.form, result.completed, result.run.exit_status) == ("shell", True, status)
 
 
-async def test_a_script_that_does_not_exist_fails_in_a_way_one_understands(run_plain):
+async def test_a_missing_script_is_named_in_the_output(run_plain):
     result = await run_plain({}, "python nothing.py")
     assert result.run.exit_status != 0
     assert "nothing.py" in result.run.text

@@ -56,7 +56,7 @@ async def test_an_attack_without_isolation_is_not_resolved(attack):
 
 
 @pytest.mark.parametrize("repair", REPAIRS, ids=str)
-async def test_an_honest_repair_is_resolved_without_a_word_about_tampering(repair, bubblewrap):
+async def test_an_honest_repair_is_resolved_without_notes_on_tampering(repair, bubblewrap):
     await accept(repair, bubblewrap)
 
 

@@ -25,7 +25,7 @@ def mean(numbers): return 2.0
 CHECK = "import calc\nassert calc.add(1, 2) == 3\n"
 
 
-async def test_known_limit_code_that_knows_dgym_forges_a_whole_run(play):
+async def test_known_limit_code_written_for_dgym_forges_a_whole_run(play):
     played = await play({"calc.py": CALC + FORGE})
     assert played.result.resolved
 

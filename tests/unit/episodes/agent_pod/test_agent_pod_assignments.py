@@ -96,7 +96,7 @@ async def test_a_higher_epoch_begins_when_the_lower_one_has_ended(held):
     assert [status.epoch for status in held.report().assignments] == [2]
 
 
-async def test_a_new_attempt_begins_whatever_its_epoch(held):
+async def test_a_new_attempt_is_accepted_with_any_epoch(held):
     held.assign(make(epoch=3))
     await held.player.end("one", failure(EndReason.SANDBOX_LOST, ""), epoch=3)
     assert status_of(held, "one").state is AssignmentState.FAILED
@@ -147,7 +147,7 @@ async def test_a_result_is_stored_though_its_assignment_is_deleted(held, state):
     assert held.player.playing == []
 
 
-async def test_the_end_of_the_process_does_not_wait_for_a_deleted_one():
+async def test_the_end_of_the_process_does_not_wait_for_a_deleted_assignment():
     player = Player()
     async with asyncio.timeout(10), Assignments(player, slots=1) as assignments:
         assignments.assign(make())
@@ -181,7 +181,7 @@ async def test_a_new_attempt_does_not_wait_for_the_result_of_the_one_before(held
     assert held.player.playing == [("one", 2)]
 
 
-async def test_slots_are_for_what_is_played_here(held):
+async def test_only_running_episodes_use_slots(held):
     held.assign(make("one"))
     held.assign(make("observed", mode=AssignmentMode.PREPARE))
     held.assign(make("two"))
@@ -193,7 +193,7 @@ async def test_slots_are_for_what_is_played_here(held):
     held.assign(make("three"))
 
 
-async def test_what_ended_stays_until_it_is_deleted(held):
+async def test_an_ended_assignment_is_reported_until_it_is_deleted(held):
     held.assign(make())
     await held.player.end("one", DONE)
     (status,) = held.report().assignments
@@ -207,13 +207,13 @@ async def test_what_ended_stays_until_it_is_deleted(held):
     assert held.report().assignments == ()
 
 
-async def test_what_is_superseded_is_gone(held):
+async def test_a_superseded_assignment_is_not_reported(held):
     held.assign(make())
     await held.player.end("one", None)
     assert held.report().assignments == ()
 
 
-async def test_a_fault_of_the_worker_itself_is_told(held):
+async def test_an_internal_error_is_reported_as_a_failed_assignment(held):
     held.assign(make())
     await held.player.end("one", RuntimeError("broken"))
     status = status_of(held, "one")
@@ -221,7 +221,7 @@ async def test_a_fault_of_the_worker_itself_is_told(held):
     assert "broken" in status.cause
 
 
-async def test_draining_takes_nothing_new_and_ends_with_the_last(held):
+async def test_draining_refuses_assignments_and_ends_after_the_last(held):
     held.assign(make())
     held.draining = True
     with pytest.raises(NoSlot, match="draining"):

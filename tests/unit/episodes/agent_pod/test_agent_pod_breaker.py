@@ -26,7 +26,7 @@ class World:
         return False
 
 
-def test_an_outage_of_two_hours_costs_a_few_probes_and_ends_with_the_first_that_is_answered():
+def test_a_breaker_limits_the_probes_of_an_outage_and_closes_at_the_first_answer():
     world = World(back=7200)
     finished = set()
     while len(finished) < 16 and world.now < 3 * 3600:
@@ -40,7 +40,7 @@ def test_an_outage_of_two_hours_costs_a_few_probes_and_ends_with_the_first_that_
     assert dict(world.breakers.outages()) == {"m": False}
 
 
-def test_a_model_that_is_out_says_so_and_others_are_not_touched():
+def test_an_open_breaker_affects_only_its_model():
     world = World(back=100)
     for _ in range(FAILURES):
         world.play(object())

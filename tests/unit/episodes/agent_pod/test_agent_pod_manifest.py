@@ -51,7 +51,7 @@ def test_seed_tools_and_session_are_the_episodes():
         ({"name": "debug_agent", "parameters": {"treeDeph": 1}}, {}, "treeDepth"),
     ],
 )
-def test_what_is_wrong_is_named(agent, fields, message):
+def test_invalid_assignments_are_refused_with_the_reason(agent, fields, message):
     with pytest.raises(DgymError, match=message):
         read_run(assignment(agent, **fields))
 

@@ -35,7 +35,7 @@ def in_flight(seq):
     return UnansweredStep(seq=seq, call=CALL, exchanges=(exchange_of(f"said {seq}", seq),))
 
 
-def test_without_a_record_the_episode_begins_afresh():
+def test_without_a_record_there_is_no_past():
     assert make_past((), None, ()) is None
 
 
@@ -58,7 +58,7 @@ def test_without_a_record_only_the_reset_is_made_again(numbers):
     assert past.unrecorded == dict.fromkeys(range(len(past.steps) + 1), ())
 
 
-def test_a_number_that_no_step_has_fills_no_memory():
+def test_a_huge_step_number_is_ignored():
     assert make_past((), None, [OmittedStep(step=2**53)]) is None
 
 

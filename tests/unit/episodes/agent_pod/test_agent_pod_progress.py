@@ -34,7 +34,7 @@ def test_the_deadline_runs_from_the_reset_to_the_last_step():
     assert reported[-1]
 
 
-def test_what_the_model_keeps_waiting_is_told_while_the_agent_runs_alone():
+def test_waits_for_the_model_are_reported_only_in_the_state_running():
     reported = []
     progress = AssignmentProgress(
         lambda stage: reported.append((stage.state, stage.cause)), Metrics(), namespace="team"
@@ -57,7 +57,7 @@ def test_what_the_model_keeps_waiting_is_told_while_the_agent_runs_alone():
     ]
 
 
-def test_an_outcome_that_waits_for_its_store_is_told_as_such():
+def test_an_unavailable_store_is_reported_as_a_state():
     reported = []
     progress = AssignmentProgress(
         lambda stage: reported.append((stage.state, stage.cause)), Metrics(), namespace="team"

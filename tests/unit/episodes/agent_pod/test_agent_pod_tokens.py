@@ -49,7 +49,7 @@ def test_a_token_lasts_for_its_hour_and_as_long_as_clocks_may_differ(tokens, hou
     ],
     ids=["another agent", "another pool", "key of the pool", "token for results", "empty", "not ASCII"],
 )
-def test_no_other_token_is_the_operators(tokens, token):
+def test_other_tokens_are_not_accepted_as_the_operators(tokens, token):
     assert not tokens.allows(f"Bearer {token}", AgentPodRole.ASSIGN)
 
 
@@ -67,7 +67,7 @@ def test_the_agent_gets_no_key_of_the_pool(pool, tmp_path):
     assert written == {"agent-key": make_agent_pod_key(POOL_KEY, "uid"), "results-token-sha256": token_digest(RESULTS)}
 
 
-def test_what_is_missing_is_named(pool, tmp_path, capsys):
+def test_missing_files_and_variables_are_reported(pool, tmp_path, capsys):
     with pytest.raises(ValueError, match="DGYM_AGENT_POD_UID"):
         write_tokens(pool, tmp_path, "")
     (pool / "pool-key").write_text("short")
@@ -77,6 +77,6 @@ def test_what_is_missing_is_named(pool, tmp_path, capsys):
     assert "DGYM_AGENT_POD_UID" in capsys.readouterr().err
 
 
-def test_without_its_files_an_agent_obeys_nobody(tmp_path):
+def test_without_its_token_files_an_agent_pod_refuses_all_callers(tmp_path):
     for role in AgentPodRole:
         assert not Tokens(tmp_path).allows(f"Bearer {assign()}", role)

@@ -32,18 +32,18 @@ def existing(tmp_path: Path, **more: str) -> dict[str, str]:
     return {"E2E_CLUSTER": "existing", "KUBECONFIG": str(kubeconfig), **more}
 
 
-def test_an_existing_cluster_beats_both(tmp_path: Path) -> None:
+def test_an_existing_cluster_is_preferred(tmp_path: Path) -> None:
     cluster = choose(existing(tmp_path), yes, yes)
     assert (cluster.name, cluster.kubeconfig) == ("existing", tmp_path / "kubeconfig")
 
 
 @pytest.mark.parametrize(("kind", "local", "chosen"), [(yes, yes, "kind"), (yes, no, "kind"), (no, yes, "local")])
-def test_kind_beats_processes_of_this_machine(kind, local, chosen: str) -> None:
+def test_kind_is_preferred_to_processes_of_this_machine(kind, local, chosen: str) -> None:
     assert choose({}, kind, local).name == chosen
 
 
 @pytest.mark.parametrize("name", ["kind", "local"])
-def test_the_environment_may_insist(name: str) -> None:
+def test_the_environment_variable_takes_precedence(name: str) -> None:
     assert choose({"E2E_CLUSTER": name}, no, no).name == name
 
 
@@ -53,7 +53,7 @@ def test_a_kubeconfig_alone_does_not_make_a_cluster_a_test_cluster(tmp_path: Pat
     assert choose(environment, no, yes).name == "local"
 
 
-def test_where_none_is_possible_the_three_ways_are_named() -> None:
+def test_if_no_cluster_is_possible_all_three_options_are_named() -> None:
     with pytest.raises(ClusterError) as refused:
         choose({}, no, no)
     assert all(word in str(refused.value) for word in ("E2E_CLUSTER=existing", "Docker", "root"))
@@ -84,7 +84,7 @@ def test_an_existing_cluster_takes_images_only_by_a_command_of_its_user(tmp_path
         ExistingCluster(existing(tmp_path, E2E_LOAD_COMMAND="false")).load(["a:1"])
 
 
-def test_down_does_not_touch_what_somebody_else_runs(tmp_path: Path) -> None:
+def test_down_does_not_remove_an_existing_cluster(tmp_path: Path) -> None:
     environment = existing(tmp_path)
     assert [cluster.name for cluster in ours(environment, yes)] == ["existing"]
     ours(environment, yes)[0].down()

@@ -82,7 +82,7 @@ def test_the_api_server_checks_and_audits() -> None:
     assert "--listen-client-urls=http://127.0.0.1:1" in etcd_command(Path("/b/etcd"), Path("/s/etcd"), 1)
 
 
-def test_a_kubeconfig_stands_alone(tmp_path: Path) -> None:
+def test_a_kubeconfig_contains_the_certificate_authority(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("authority")
     document = json.loads(kubeconfig("https://h:1", tmp_path / "ca.crt", {"token": "t"}))
     assert base64.b64decode(document["clusters"][0]["cluster"]["certificate-authority-data"]) == b"authority"
@@ -150,7 +150,7 @@ def test_a_failed_build_shows_the_end_of_its_log_and_leaves_no_binary(fake_go: P
     assert not list(binaries_directory().iterdir())
 
 
-def test_without_go_it_says_what_go_is_for(fake_go: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_go_the_message_names_the_program_to_build(fake_go: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(fake_go.parent))
     with pytest.raises(ClusterError, match=r"kubelet must be built from source.*no `go` on PATH"):
         build(["kubelet"])

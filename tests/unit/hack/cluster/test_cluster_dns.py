@@ -75,14 +75,14 @@ def test_an_api_server_that_does_not_answer_is_not_a_missing_name() -> None:
 
 
 @given(st.binary(max_size=80))
-def test_what_is_not_a_question_is_refused_in_known_ways(data: bytes) -> None:
+def test_invalid_questions_raise_only_handled_exceptions(data: bytes) -> None:
     try:
         parse_question(data)
     except (IndexError, UnicodeDecodeError, struct.error):
         return
 
 
-def test_it_answers_after_what_is_not_a_question() -> None:
+def test_the_server_answers_after_an_invalid_question() -> None:
     with serve("127.0.0.1", 0, lambda name: ["10.0.0.9"]) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -52,12 +52,12 @@ def test_a_process_is_its_id_and_its_start() -> None:
     assert machine.start_time(child.pid) is None
 
 
-def test_commands_that_fail_say_what_they_wrote() -> None:
+def test_the_output_of_a_failed_command_is_in_the_message() -> None:
     with pytest.raises(ClusterError, match="`sh -c echo no >&2; exit 3` failed: no"):
         machine.run("sh", "-c", "echo no >&2; exit 3")
 
 
-def test_binaries_of_envtest_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binaries_of_envtest_are_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
     monkeypatch.setenv("PATH", "")
@@ -68,7 +68,7 @@ def test_binaries_of_envtest_come_first(tmp_path: Path, monkeypatch: pytest.Monk
         assert build.find_binary("etcd") == directory / "etcd"
 
 
-def test_the_command_line_says_where_things_are_and_what_is_wrong(
+def test_commands_print_paths_and_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

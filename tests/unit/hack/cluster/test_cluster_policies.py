@@ -62,12 +62,12 @@ def policy(selector, *, namespace="team", **spec):
 CLOSED = policy({"app": "sandbox"}, policyTypes=["Ingress", "Egress"])
 
 
-def test_without_policies_everybody_reaches_everybody():
+def test_without_policies_all_connections_are_allowed():
     assert passes([], SANDBOX.address, OTHER.address)
     assert passes([], SANDBOX.address, "1.1.1.1")
 
 
-def test_a_pod_without_rules_reaches_nobody_and_is_reached_by_the_node_alone():
+def test_an_isolated_pod_without_rules_accepts_only_the_node():
     for target in (OTHER.address, AGENT.address, machine.NODE, machine.HOST, "1.1.1.1"):
         assert not passes([CLOSED], SANDBOX.address, target)
         assert not passes([CLOSED], SANDBOX.address, target, 53, "udp")
@@ -76,7 +76,7 @@ def test_a_pod_without_rules_reaches_nobody_and_is_reached_by_the_node_alone():
     assert passes([CLOSED], OTHER.address, AGENT.address)
 
 
-def test_policies_are_of_their_own_namespace():
+def test_a_policy_applies_only_to_its_namespace():
     assert passes([policy({}, namespace="system", policyTypes=["Egress"])], SANDBOX.address, OTHER.address)
 
 
@@ -137,14 +137,14 @@ def test_a_named_port_of_a_peer_is_that_peers():
     assert not passes([rule], SANDBOX.address, AGENT.address, 8000)
 
 
-def test_what_one_policy_allows_another_does_not_close():
+def test_policies_are_additive():
     open_one = policy({"app": "sandbox"}, policyTypes=["Egress"], egress=[{"to": [{"podSelector": {}}]}])
     for order in ([CLOSED, open_one], [open_one, CLOSED]):
         assert passes(order, SANDBOX.address, OTHER.address)
         assert not passes(order, SANDBOX.address, AGENT.address)
 
 
-def test_both_sides_are_asked():
+def test_egress_and_ingress_policies_both_apply():
     way_out = policy({"app": "sandbox"}, policyTypes=["Egress"], egress=[{}])
     closed = policy({"app": "other"}, policyTypes=["Ingress"])
     assert passes([way_out], SANDBOX.address, OTHER.address)
@@ -164,7 +164,7 @@ def test_expressions(expression, chosen):
     assert selects({"matchExpressions": [expression]}, SANDBOX.labels) is chosen
 
 
-def test_only_pods_that_run_in_a_network_of_their_own_are_isolated():
+def test_only_running_pods_with_their_own_network_are_isolated():
     def item(name, *, address="10.231.1.9", phase="Running", **spec):
         ports = [{"name": "http", "containerPort": 80}]
         spec = {"containers": [{"ports": ports}], **spec}
@@ -178,7 +178,7 @@ def test_only_pods_that_run_in_a_network_of_their_own_are_isolated():
     assert isolated_pods(items) == [Pod("team", "10.231.1.9", {}, {"http": 80})]
 
 
-def test_the_rules_replace_those_that_are_there():
+def test_the_rules_replace_existing_rules():
     text = restore_text({MAIN: ["-j RETURN"]}, [MAIN, "DGYM-E-10.231.1.5"])
     assert text.splitlines() == [
         "*mangle",

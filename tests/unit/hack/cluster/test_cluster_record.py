@@ -43,7 +43,7 @@ def test_the_record_of_an_older_version_still_names_its_process(state: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pid": 1}'])
-def test_half_a_record_is_none(state: Path, text: str) -> None:
+def test_an_incomplete_record_is_ignored(state: Path, text: str) -> None:
     state.mkdir()
     (state / local.FILE).write_text(text)
     assert local.read(state) is None
@@ -74,7 +74,7 @@ def test_settings_are_put_back_but_not_those_of_an_earlier_life_of_the_machine(s
     assert panic.read_text() == "1"
 
 
-def test_the_state_goes_and_its_record_last(state: Path) -> None:
+def test_the_state_is_removed_with_its_record_last(state: Path) -> None:
     local.begin(state, [])
     (state / "lib").mkdir()
     (state / "lib" / "layer").touch()
@@ -84,14 +84,14 @@ def test_the_state_goes_and_its_record_last(state: Path) -> None:
     assert list(state.parent.iterdir()) == []
 
 
-def test_a_directory_that_is_no_clusters_is_left_alone(state: Path) -> None:
+def test_a_directory_without_the_state_of_a_cluster_is_not_removed(state: Path) -> None:
     (state / "thesis").mkdir(parents=True)
     with pytest.raises(ClusterError, match=r"not the state of a cluster.*DGYM_CLUSTER_STATE"):
         local.remove(state)
     assert (state / "thesis").is_dir()
 
 
-def test_a_state_that_was_hardly_begun_is_removed(state: Path) -> None:
+def test_a_state_with_only_a_temporary_record_is_removed(state: Path) -> None:
     state.mkdir()
     (state / f"{local.FILE}.new").touch()
     local.remove(state)

@@ -39,7 +39,7 @@ def load(text):
     return resource
 
 
-def test_an_agent_gets_all_that_it_needs():
+def test_an_assignment_has_all_fields():
     episode = load(EPISODE)
     given = build_assignment(episode, inline_task(episode), **ATTEMPT, key=b"key", settings=Settings())
     assert (given.namespace, given.episode, given.episode_uid, given.attempt, given.epoch) == (
@@ -126,7 +126,7 @@ def test_a_missing_key_is_named(data, problem):
         with_files(task, config_map_source(task), ConfigMapContent(data=data))
 
 
-def test_an_empty_config_map_is_no_repository():
+def test_an_empty_config_map_is_refused():
     task = load(TASK.replace(", items: [{key: calc, path: src/calc.py}, {key: logo, path: logo.png}]", ""))
     with pytest.raises(Unmet, match="is empty"):
         with_files(task, config_map_source(task), ConfigMapContent())
@@ -141,7 +141,7 @@ def test_an_empty_config_map_is_no_repository():
         ("x@" + "9" * 1000, "9" * 128),
     ],
 )
-def test_the_digest_of_the_sandboxs_image_is_that_of_the_kubelet(image_id, digest):
+def test_the_digest_of_the_image_is_read_from_the_pod_status(image_id, digest):
     statuses = [{"name": "sidecar", "imageID": "other@sha256:2"}, {"name": "sandbox", "imageID": image_id}]
     pod = msgspec.convert({"metadata": {"name": "p", "uid": "u"}, "status": {"containerStatuses": statuses}}, Pod)
     assert image_digest_of(pod) == digest

@@ -72,7 +72,7 @@ async def test_twice_as_many_at_a_time_after_each_success(start, cache):
     assert all(cache.memory.has_written(f"uid-all-{index}") for index in range(100))
 
 
-async def test_none_follows_one_that_is_refused(start, cache):
+async def test_creation_stops_after_a_refusal(start, cache):
     api = Api(refused=("all-5",))
     done = start(api, 100)
     assert await rounds(api) == [1, 2, 4]

@@ -39,7 +39,7 @@ def shown(episode, reason):
     return Plan(actions=(PatchStatus(status=status, progress=True), warning), requeue_after=60.0)
 
 
-async def test_what_rests_on_a_write_that_is_put_off_is_put_off_too(objects, executor, events, progress):
+async def test_actions_after_a_deferred_write_are_deferred(objects, executor, events, progress):
     episode = objects.episode("fix")
     assert progress.allows()
     for _ in range(3):
@@ -47,14 +47,14 @@ async def test_what_rests_on_a_write_that_is_put_off_is_put_off_too(objects, exe
     assert not sum(events.dropped.values())
 
 
-async def test_what_is_written_already_is_not_written_and_holds_nothing_up(objects, executor, events, progress):
+async def test_an_unchanged_status_is_not_written_and_later_actions_are_applied(objects, executor, events, progress):
     episode = objects.episode("fix", reason="WaitingForTask")
     assert progress.allows()
     assert await executor.apply(episode, shown(episode, "WaitingForTask")) == 60.0
     assert events.dropped == {"Normal": 0, "Warning": 1}
 
 
-async def test_the_more_wait_to_show_something_the_longer_each_waits(objects, executor, events, clock):
+async def test_deferred_writes_wait_longer_if_more_are_waiting(objects, executor, events, clock):
     due = {f"fix-{number}": clock.monotonic() for number in range(40)}
     looks = 0
     while due:
@@ -83,7 +83,7 @@ class RecordedWrites:
         raise ConnectionLost("no answer")
 
 
-async def test_what_a_leader_without_a_key_shows_is_shown_as_a_wait(cache, objects, clock):
+async def test_a_leader_without_a_key_writes_waiting_for_slot(cache, objects, clock):
     objects.episode("fix", spec={"task": {}})
     clock.seconds += 60
     writes = RecordedWrites()
@@ -111,7 +111,7 @@ class Conflicting:
 
 
 @pytest.mark.parametrize("uid", [None, "another", "uid-fix-1"])
-async def test_a_conflict_at_a_deletion_is_no_proof_that_the_object_is_gone(cache, objects, uid):
+async def test_a_conflict_at_a_deletion_removes_the_object_only_if_its_uid_differs(cache, objects, uid):
     pod = objects.pod("fix-1")
     cache.pods.put(pod)
     writes = Writes(Conflicting(uid), lambda: True)

@@ -61,11 +61,11 @@ def test_pods_of_episodes_that_differ_in_nothing_else_are_the_same(template):
     ],
     ids=lambda changed: " ".join(changed),
 )
-def test_every_other_difference_is_one(changed):
+def test_every_other_difference_changes_the_template_hash(changed):
     assert template_hash(manifest(**changed)) != template_hash(manifest())
 
 
-def test_a_pod_of_a_pool_has_no_episode_and_no_token_of_one():
+def test_a_pooled_pod_does_not_contain_an_episode_or_its_tokens():
     digest = token_digest(bind_token(KEY, pool_identity("team", "warm-1")))
     given = manifest("one")
     pooled = unbound(given, pool="warm", digest=digest)
@@ -80,7 +80,7 @@ def test_a_pod_of_a_pool_has_no_episode_and_no_token_of_one():
     assert given["metadata"]["labels"]["dgym.dev/episode"] == "one"
 
 
-def test_the_token_to_bind_is_no_token_of_an_attempt_and_of_one_pod():
+def test_the_bind_token_is_specific_to_a_pod_and_is_not_a_token_of_an_attempt():
     token = bind_token(KEY, pool_identity("team", "warm-1"))
     assert (
         token != bind_token(KEY, pool_identity("team", "warm-2")) != bind_token(KEY, pool_identity("other", "warm-2"))

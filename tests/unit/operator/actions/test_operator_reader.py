@@ -66,14 +66,14 @@ REFERRED = {"taskRef": {"name": "bug"}, "agent": {"name": "solution"}, "tools": 
 INLINE = {"task": TASK, "agent": {"name": "solution"}}
 
 
-async def test_what_another_replica_may_have_written_is_asked_for(reader, episode, api):
+async def test_an_episode_that_another_replica_may_have_written_is_read(reader, episode, api):
     view = episode(REFERRED)
     api.put("Episode", "fix", REFERRED, "6", attempt=1, podName="fix-1")
     read, _ = await reader.episode(view)
     assert (read.status.pod_name, api.asked) == ("fix-1", [("Episode", "fix")])
 
 
-async def test_what_this_leader_has_written_is_not_asked_for(reader, episode, api, cache):
+async def test_an_episode_that_this_leader_wrote_is_not_read_again(reader, episode, api, cache):
     view = episode(REFERRED)
     cache.memory.record_written(view)
     read, full = await reader.episode(view)
@@ -112,7 +112,7 @@ async def test_an_inline_task_is_asked_for_once(reader, episode, api, cache):
     assert api.asked == [("Episode", "fix")]
 
 
-async def test_a_task_is_asked_for_once_and_again_under_another_uid(reader, episode, api, cache):
+async def test_a_task_is_read_once_for_each_uid(reader, episode, api, cache):
     _, full = await reader.episode(episode(REFERRED))
     found = api.put("DebugTask", "bug", TASK)
     cache.tasks.put(view_of(found, TaskView))

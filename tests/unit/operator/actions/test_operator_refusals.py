@@ -131,7 +131,7 @@ FINAL = {
 
 
 @pytest.mark.parametrize("name", PASSES)
-def test_what_passes_by_itself_is_waited_for(name):
+def test_temporary_refusals_are_retried(name):
     error, end = PASSES[name]
     refusal = find_refusal(error)
     assert (refusal.is_temporary, refusal.reason) == (True, end)
@@ -139,19 +139,19 @@ def test_what_passes_by_itself_is_waited_for(name):
 
 
 @pytest.mark.parametrize("name", FINAL)
-def test_what_would_be_refused_again_is_final(name):
+def test_permanent_refusals_are_final(name):
     refusal = find_refusal(FINAL[name])
     assert (refusal.is_temporary, refusal.reason, refusal.message) == (False, "PodRejected", FINAL[name].message)
 
 
-def test_a_namespace_that_goes_needs_no_pod():
+def test_a_terminating_namespace_is_not_a_refusal():
     going = {"reason": "NamespaceTerminating", "message": "namespace team is being terminated", "field": ""}
     text = FORBIDDEN + "unable to create new content in namespace team because it is being terminated"
     assert find_refusal(answer(403, text, "Forbidden", [going])) is None
     assert find_refusal(answer(404, 'namespaces "team" not found', "NotFound")) is None
 
 
-def test_a_server_that_asks_for_patience_gets_it():
+def test_retry_after_is_part_of_the_refusal():
     error = answer(429, "too many requests", "TooManyRequests", headers={"Retry-After": "120"})
     assert find_refusal(error).retry_after == 120
 
@@ -196,7 +196,7 @@ def test_room_that_a_pod_can_never_have_is_explained(message, given, expected):
         'violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false',
     ],
 )
-def test_what_fits_later_or_is_no_question_of_room_is_left_as_it_is(message):
+def test_other_messages_are_not_changed(message):
     assert explained(message, *_request({}), DefaultResources()) == message
 
 

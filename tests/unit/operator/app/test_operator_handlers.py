@@ -28,7 +28,7 @@ async def test_a_replica_that_does_not_lead_collects_nothing(handlers, queue, ob
     assert (len(queue), queue.delayed) == (0, 0)
 
 
-async def test_a_new_leader_looks_at_all_there_is_and_then_at_what_changes(handlers, queue, objects, cache):
+async def test_a_new_leader_enqueues_all_objects_and_then_changed_objects(handlers, queue, objects, cache):
     cache.episodes.remove(objects.episode("gone"))
     objects.episode("fix")
     cache.sets.put(objects.episode_set("all"))
@@ -107,7 +107,7 @@ def answer(path, content=None, *, attempt=1, uid="uid-fix"):
     return SidecarAnswer(SidecarCall(path, "http://10.0.0.1:8080", uid, attempt), ASKED, content)
 
 
-async def test_what_a_sidecar_answers_is_decided_by_at_once(handlers, queue, objects, cache):
+async def test_an_answer_of_a_sidecar_enqueues_its_episode(handlers, queue, objects, cache):
     episode = objects.episode("fix", attempt=1, podName="fix-1")
     handlers.start()
     await drain(queue)
@@ -131,7 +131,7 @@ async def test_what_a_sidecar_answers_is_decided_by_at_once(handlers, queue, obj
     assert (sidecar_view.poisoned_step, sidecar_view.has_lost_sandbox, sidecar_view.cancelled_since) == (3, True, ASKED)
 
 
-async def test_an_answer_of_another_attempts_sidecar_is_not_the_present_ones(handlers, objects, cache):
+async def test_an_answer_of_another_attempt_is_ignored(handlers, objects, cache):
     episode = objects.episode("fix", attempt=2, podName="fix-2")
     handlers.sidecar_answered(answer(calls.CANCEL))
     assert cache.episode_input(episode, may_create=True).sidecar == SidecarView()

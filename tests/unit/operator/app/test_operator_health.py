@@ -31,7 +31,7 @@ async def get(port, path):
         return answer.status, await answer.text()
 
 
-async def test_all_is_well_until_a_check_says_otherwise(metrics):
+async def test_readiness_follows_the_checks(metrics):
     stale = []
     ready = (lambda: stale[0] if stale else None,)
     async with serving(metrics, "127.0.0.1", 0, ready=ready) as port:
@@ -42,7 +42,7 @@ async def test_all_is_well_until_a_check_says_otherwise(metrics):
         assert await get(port, "/readyz") == (503, "pods were last heard of 300 s ago\n")
 
 
-async def test_what_is_dead_is_not_ready_either(metrics):
+async def test_a_failed_liveness_check_also_fails_readiness(metrics):
     async with serving(metrics, "127.0.0.1", 0, live=(lambda: "a worker hangs",)) as port:
         assert await get(port, "/healthz") == (503, "a worker hangs\n")
         assert await get(port, "/readyz") == (503, "a worker hangs\n")
@@ -61,7 +61,7 @@ def test_a_worker_hangs_only_beyond_the_limit():
     assert watchdog.check() is None
 
 
-async def test_metrics_show_the_present_and_what_happened(metrics):
+async def test_metrics_show_gauges_and_counters(metrics):
     metrics.finished.labels("", "Resolved").inc()
     metrics.reconciles.labels(kind="Episode", result="ok").inc(2)
     async with serving(metrics, "127.0.0.1", 0) as port:

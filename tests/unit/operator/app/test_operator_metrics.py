@@ -79,7 +79,7 @@ def test_an_episode_that_finishes_is_counted_with_its_outcome_and_its_stages(met
         assert sample(metrics, "dgym_episode_stage_seconds_sum", episode_namespace="", stage=stage) == seconds
 
 
-def test_failures_are_apart_and_a_reason_that_is_not_known_is_other(metrics, finish):
+def test_failures_are_counted_separately_and_unknown_reasons_as_other(metrics, finish):
     finish(finished("SandboxLost", "False"))
     finish(finished("Invented", "False"))
     finish(finished("Unresolved", "False"))
@@ -114,7 +114,7 @@ def test_the_namespaces_of_episodes_are_shown_up_to_a_bound(objects):
     assert b"team-50" not in metrics.text()
 
 
-def test_a_stage_that_was_not_observed_belongs_to_the_next_one(objects):
+def test_the_time_of_a_missing_stage_counts_for_the_next_stage(objects):
     stages = {name: STAGES[name] for name in ("podCreated", "assigned")}
     episode = objects.episode("fix", **finished("AgentPodLost", "False", stages=stages))
     seconds = [(stage, (end - begin).total_seconds()) for stage, begin, end in stage_times(episode)]
@@ -149,7 +149,7 @@ def test_arms_are_shown_by_their_names(objects):
     assert len(shown) == 6
 
 
-def test_a_queue_counts_what_is_added_and_what_is_retried(clock):
+def test_a_queue_counts_additions_and_retries(clock):
     queue = WorkQueue(clock=SystemClock(), random=Random(1))
     queue.add("one")
     queue.add("one")

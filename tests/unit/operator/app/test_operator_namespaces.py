@@ -102,7 +102,7 @@ async def test_a_namespace_is_served_once_all_its_objects_are_known(namespaces, 
     assert namespaces.states() == {"team-a": State.SERVED, "team-b": State.PENDING}
 
 
-async def test_one_that_is_gone_is_announced_once_and_the_other_is_served(
+async def test_a_missing_namespace_is_reported_once_and_the_other_is_served(
     namespaces, informers, served, events, caplog
 ):
     await answer(informers, "team-b", REFUSED)
@@ -115,7 +115,7 @@ async def test_one_that_is_gone_is_announced_once_and_the_other_is_served(
     assert "namespace team-b of watchNamespaces is not served" in caplog.text
 
 
-async def test_one_that_is_back_is_served_again(namespaces, informers, served, events):
+async def test_a_namespace_that_exists_again_is_served_again(namespaces, informers, served, events):
     await answer(informers, "team-b", REFUSED)
     await answer(informers, "team-b")
     assert namespaces.serves("team-b")
@@ -123,13 +123,13 @@ async def test_one_that_is_back_is_served_again(namespaces, informers, served, e
     assert sum(events.dropped.values()) == 2
 
 
-async def test_one_that_goes_while_it_is_served_is_left_alone(namespaces, informers):
+async def test_a_namespace_deleted_while_served_is_not_served(namespaces, informers):
     await answer(informers, "team-a")
     await answer(informers, "team-a", REFUSED)
     assert not namespaces.serves("team-a")
 
 
-async def test_one_that_another_installation_holds_is_left_to_it_until_it_lets_go(
+async def test_a_namespace_of_another_installation_is_served_once_it_is_released(
     namespaces, informers, leases, served, events, caplog, time
 ):
     leases.holders["team-a"] = "other/dgym-operator"
@@ -144,7 +144,7 @@ async def test_one_that_another_installation_holds_is_left_to_it_until_it_lets_g
     assert leases.holders == {"team-a": "dgym/dgym-operator", "team-b": "dgym/dgym-operator"}
 
 
-async def test_one_whose_holder_is_gone_is_taken_over(namespaces, informers, leases, time):
+async def test_a_namespace_whose_lease_expired_is_taken_over(namespaces, informers, leases, time):
     leases.holders["team-a"] = "other/dgym-operator"
     await answer(informers, "team-a")
     await time.advance(100)
@@ -176,7 +176,7 @@ def everywhere(client, cache, clock, leases, events, served, time):
     )
 
 
-async def test_of_all_namespaces_those_are_claimed_that_hold_something(everywhere, cache, objects, leases):
+async def test_only_namespaces_with_objects_are_claimed(everywhere, cache, objects, leases):
     episode = objects.episode("fix")
     await everywhere.begin()
     assert everywhere.serves("team")
@@ -203,7 +203,9 @@ async def test_a_pool_alone_is_something(everywhere, cache, leases):
     await asyncio.wait((task,))
 
 
-async def test_one_that_was_empty_for_a_moment_is_served_at_once(everywhere, cache, objects, leases, time):
+async def test_a_namespace_that_was_empty_for_a_short_time_is_served_again_immediately(
+    everywhere, cache, objects, leases, time
+):
     episode = objects.episode("fix")
     await everywhere.begin()
     task = asyncio.ensure_future(everywhere.run())

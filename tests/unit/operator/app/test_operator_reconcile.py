@@ -109,7 +109,7 @@ async def working(cache, clock, client, api, events, queue, dispatcher):
     await worker
 
 
-async def test_who_waits_for_an_agent_after_its_back_off_is_looked_at_when_there_is_one(
+async def test_an_episode_in_back_off_is_reconciled_when_an_agent_pod_has_a_slot(
     working, cache, objects, clock, queue, dispatcher
 ):
     assignment = {"agentPodUID": "uid-agent", "epoch": 1, "failures": 1, "failedTime": clock.now().isoformat()}

@@ -31,7 +31,7 @@ def test_a_pod_that_could_not_be_made_is_not_tried_again_at_once(cache, objects,
     assert actions(cache, episode) == [CreatePod]
 
 
-def test_what_was_in_the_way_of_one_attempt_is_not_in_that_of_the_next(cache, objects, clock):
+def test_a_creation_failure_belongs_to_one_attempt(cache, objects, clock):
     episode = objects.episode("fix", attempt=1, spec={"task": {}})
     cache.memory.record_failure("uid-fix", 1, CreateFailure(reason="PodRejected", message="no", since=clock.now()))
     assert cache.episode_input(episode, may_create=True).create_failure is None
@@ -47,7 +47,7 @@ def test_a_pod_that_is_not_in_view_is_looked_up_once(cache, objects):
     assert LookUpPod not in actions(cache, episode)
 
 
-def test_a_child_stays_until_its_set_has_counted_it(cache, objects):
+def test_a_child_is_deleted_only_after_its_set_has_counted_it(cache, objects):
     child = objects.episode("all-3", set_name="all", index=3, spec={"ttlSecondsAfterFinished": 0}, **FINISHED)
     assert actions(cache, child) == []
     cache.sets.put(objects.episode_set("all", completedIndexes="0-2,4"))
@@ -56,7 +56,7 @@ def test_a_child_stays_until_its_set_has_counted_it(cache, objects):
     assert actions(cache, child) == [DeleteEpisode]
 
 
-def test_a_child_of_another_set_of_the_same_name_is_not_counted_by_this_one(cache, objects):
+def test_a_child_of_an_earlier_set_with_the_same_name_is_ignored(cache, objects):
     child = objects.episode(
         "all-3", set_name="all", set_uid="uid-before", index=3, spec={"ttlSecondsAfterFinished": 0}, **FINISHED
     )
@@ -64,6 +64,6 @@ def test_a_child_of_another_set_of_the_same_name_is_not_counted_by_this_one(cach
     assert actions(cache, child) == []
 
 
-def test_an_episode_of_nobody_goes_by_itself(cache, objects):
+def test_an_episode_without_a_set_is_deleted_after_its_ttl(cache, objects):
     episode = objects.episode("fix", spec={"ttlSecondsAfterFinished": 0}, **FINISHED)
     assert actions(cache, episode) == [DeleteEpisode]

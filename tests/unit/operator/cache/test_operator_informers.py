@@ -16,11 +16,11 @@ def informers(client, cache, clock):
     return Informers(client, cache, Settings(), clock, Random(1))
 
 
-def test_what_was_never_listed_is_not_ready(informers):
+def test_an_informer_without_a_list_is_not_ready(informers):
     assert informers.check() == "episodes in all namespaces have not been listed yet"
 
 
-def test_a_kind_of_which_nothing_is_heard_is_ready_until_its_stream_must_have_been_opened_anew(informers, clock):
+def test_a_silent_watch_is_ready_until_it_must_have_been_reopened(informers, clock):
     for reflector in informers.by_name.values():
         reflector.synced.set()
     # A stream may be silent for this time. Then it is closed and opened again after some pauses.
@@ -90,9 +90,7 @@ def followed(lists, cache, clock):
     return reach
 
 
-async def test_nothing_is_listed_where_the_watch_has_shown_all_that_was_handed_over(
-    followed, lists, objects, cache, clock
-):
+async def test_a_new_leader_does_not_list_if_its_watch_has_reached_the_handover(followed, lists, objects, cache, clock):
     episode = objects.episode("fix")
     note = followed("1").handover()
     assert json.loads(note) == {"team": episode.metadata.resource_version}
@@ -114,7 +112,7 @@ async def test_all_is_listed_where_the_watch_may_lack_something(followed, lists,
     assert cache.episodes.get(("team", "unreadable")) is None
 
 
-def test_nothing_is_handed_over_while_a_write_may_have_taken_effect_unseen(followed, objects, cache, clock):
+def test_the_handover_is_empty_after_a_recently_failed_write(followed, objects, cache, clock):
     objects.episode("fix")
     cache.memory.failed_write_at = clock.monotonic()
     assert followed("9").handover() == ""

@@ -25,7 +25,7 @@ def failures(*rounds):
     return memory.failures
 
 
-def test_a_pod_fails_once():
+def test_a_failed_pod_is_counted_once():
     assert failures([failed("a")], [failed("a")], [failed("a"), failed("b")]) == 2
 
 

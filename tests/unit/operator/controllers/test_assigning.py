@@ -57,7 +57,7 @@ def test_a_ready_sandbox_gets_its_agent_in_one_write():
     assert not decide(after, NOW).actions
 
 
-def test_an_episode_driven_from_outside_is_prepared_and_takes_no_slot():
+def test_an_externally_driven_episode_needs_an_agent_pod_but_no_slot():
     seen = view(None, ready_pod(), driven=False)
     assert agent_pod_request(seen, NOW) is not None
     assert not candidate_of(seen.episode).needs_slot
@@ -89,11 +89,11 @@ NOBODY = {
 
 
 @pytest.mark.parametrize("case", NOBODY)
-def test_who_wants_no_agent_gets_none(case):
+def test_episodes_that_do_not_need_an_agent_pod_have_no_request(case):
     assert agent_pod_request(NOBODY[case], in_(100)) is None
 
 
-def test_another_agent_takes_over_under_a_higher_epoch():
+def test_another_agent_pod_is_assigned_with_a_higher_epoch():
     lost = AgentPodView(lost_since=ago(100))
     seen = view(running(epoch=3, assigned=500), ready_pod(), agent_pod=lost)
     ready = agent_pod_request(seen, NOW)

@@ -71,7 +71,7 @@ def test_a_cause_that_passes_is_waited_for_however_often_it_was_tried(reason):
     assert end.message == "too many requests; the pod could not be created within 900 s (startTimeoutSeconds)"
 
 
-def test_the_time_without_a_slot_is_no_time_in_which_the_pod_could_not_be_created():
+def test_time_without_a_slot_does_not_count_for_failed_creation():
     """After one failure the episode lost its place to other episodes. It does not end because they take long."""
     failure = failed("InternalError", "etcd timed out")
     status = written(decide(view(None, create_failure=failure), in_(6)))
@@ -81,14 +81,14 @@ def test_the_time_without_a_slot_is_no_time_in_which_the_pod_could_not_be_create
     assert end.reason == "InternalError"
 
 
-def test_the_time_of_a_suspension_is_no_time_in_which_the_pod_could_not_be_created():
+def test_time_of_a_suspension_does_not_count_for_failed_creation():
     resumed = Condition(type="Suspended", status="False", reason="Resumed", last_transition_time=in_(5000))
     failure = failed("InternalError", "etcd timed out", tries=2, tried=in_(5000))
     status = msgspec.structs.replace(between(failures=0, reason="Pending"), conditions=(resumed,))
     assert not the_condition(written(decide(view(status, create_failure=failure), in_(5006))), "Finished")
 
 
-def test_a_server_that_asks_for_patience_is_left_alone():
+def test_creation_is_not_retried_before_retry_after():
     failure = failed("InternalError", "too many requests", retry_after=120.0)
     status = written(decide(view(None, create_failure=failure), in_(10)))
     assert not decide(view(status, create_failure=failure), in_(119)).actions
@@ -118,7 +118,7 @@ def test_the_first_real_cause_of_many_failures_is_the_one_that_is_shown():
     assert not the_condition(written(decide(view(None, create_failure=often), in_(30))), "Finished")
 
 
-def test_without_a_slot_in_sight_no_pod_is_made_and_no_clock_runs():
+def test_without_a_grant_no_pod_is_created_and_no_deadline_runs():
     plan = decide(view(None, may_create=False, age=60), NOW)
     status = written(plan)
     assert (status.reason, status.pod_name, status.attempt) == ("WaitingForSlot", None, 0)
@@ -133,7 +133,7 @@ def test_a_child_of_a_set_shows_a_long_wait_alone():
     assert written(decide(view(None, may_create=False, owned_by_set=True, age=31), NOW)).reason == "WaitingForSlot"
 
 
-def test_what_holds_an_episode_is_shown_and_shown_anew_when_it_is_something_else():
+def test_a_changed_cause_of_waiting_updates_the_status():
     def held(status, text, *pods):
         return decide(view(status, *pods, may_create=False, held_by=text), NOW)
 

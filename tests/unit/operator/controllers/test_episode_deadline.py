@@ -92,7 +92,7 @@ def test_the_sidecars_deadline_is_paused_while_the_agent_is_lost():
     )
 
 
-def test_what_the_attempts_have_used_is_not_used_again():
+def test_the_deadline_counts_over_all_attempts():
     lost = ended_pod(termination_text(attempt=2, elapsed_seconds=10.0), attempt=2, at=60)
     status = status_after_attempt(view(running(attempt=2, failures=1, active_seconds=3590), lost))
     assert the_condition(status, "Finished").reason == "DeadlineExceeded"
@@ -117,7 +117,7 @@ def test_the_clock_of_an_attempt_that_runs_is_not_asked_for():
     assert (plan.actions, plan.requeue_after) == ((), pytest.approx(1))
 
 
-def test_the_sidecar_says_how_much_is_left():
+def test_the_next_check_follows_the_remaining_time_of_the_sidecar():
     seen = view(running(assigned=3600), ready_pod())
     plan = decide(seen, NOW)
     assert (sidecar_calls(plan), plan.requeue_after) == ([calls.STATE], 5)
@@ -127,7 +127,7 @@ def test_the_sidecar_says_how_much_is_left():
     assert sidecar_calls(decide(left, in_(600))) == [calls.STATE]
 
 
-def test_an_agent_is_beyond_its_deadline_by_its_sidecars_word():
+def test_the_operator_ends_an_episode_only_after_the_sidecar_reports_its_deadline():
     seen = view(running(assigned=3600), ready_pod())
     passed = replace(seen, sidecar=sidecar_view(NOW, elapsed_seconds=3600, remaining_seconds=0, running=True))
     plan = decide(passed, NOW)
@@ -180,14 +180,14 @@ def test_an_agent_that_never_calls_a_sidecar_that_was_paused_is_not_waited_for_w
     assert decide(again, in_(3600 + SCORING)).actions == ()
 
 
-def test_a_sidecar_that_falls_silent_is_not_waited_for_without_end():
+def test_a_sidecar_that_stops_answering_counts_as_a_lost_sandbox():
     seen = view(running(assigned=3600), ready_pod(), agent_pod=active(100, since=3600))
     left = replace(seen, sidecar=sidecar_view(NOW, elapsed_seconds=3000, remaining_seconds=600, running=True))
     assert sidecar_calls(decide(left, in_(600 + SCORING - 1))) == [calls.STATE]
     assert written(decide(left, in_(600 + SCORING))).ending.reason == "SandboxLost"
 
 
-def test_an_episode_with_an_outcome_has_no_clock_any_more():
+def test_the_backstop_does_not_apply_after_the_outcome():
     answered = sidecar_view(ago(9000), elapsed_seconds=3600, remaining_seconds=0, ending=True, ended=True)
     seen = view(running(assigned=90_000), ready_pod(), agent_pod=active(100), sidecar=answered)
     assert backstop(seen) is None

@@ -49,7 +49,7 @@ OWN = {
 
 
 @pytest.mark.parametrize("name", DISRUPTED)
-def test_what_befalls_the_node_counts_as_a_disruption(name):
+def test_events_of_the_node_count_as_disruptions(name):
     status = status_after_attempt(view(running(), DISRUPTED[name], backoff_limit=0))
     assert (status.reason, status.failures, status.disruptions) == ("SandboxLost", 0, 1)
 
@@ -69,7 +69,7 @@ def test_a_pod_made_with_another_key_is_lost_without_fault(status, seen):
     assert "key was replaced" in the_condition(lost, "SandboxReady").message
 
 
-def test_an_outcome_comes_before_the_replaced_key():
+def test_an_outcome_takes_precedence_over_a_replaced_key():
     stored = report(AssignmentState.STORING)
     for seen in (
         *(
@@ -111,7 +111,7 @@ def test_a_disruption_is_written_down_while_it_shows_and_counts_once_the_pod_is_
 
 
 @pytest.mark.parametrize("reason", NEW_POD)
-def test_what_an_agent_reports_of_a_disrupted_pod_is_the_disruption(reason):
+def test_a_failure_reported_for_a_disrupted_pod_counts_as_the_disruption(reason):
     failed = report(AssignmentState.FAILED, reason=reason, message="the sidecar does not answer", since=60)
     status = running(disrupted_attempt=1)
     for pods in ((), (ended_pod(at=60),), (ready_pod(age=100),)):
@@ -139,14 +139,14 @@ def test_an_outcome_that_a_disrupted_pod_left_is_the_outcome():
     assert (status.reason, status.disruptions) == ("Resolved", 0)
 
 
-def test_disruptions_have_a_limit_of_their_own():
+def test_disruptions_have_their_own_limit():
     often = running(attempt=11, disruptions=10)
     lost = pod(11, phase="Failed", reason="Terminated")
     assert the_condition(status_after_attempt(view(often, lost)), "Finished").reason == "SandboxLost"
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_what_befalls_the_pod_alone_counts_against_the_limit(name):
+def test_failures_of_only_the_pod_count_against_the_backoff_limit(name):
     status = status_after_attempt(view(running(), OWN[name]))
     assert (status.reason, status.failures, status.disruptions) == ("SandboxLost", 1, 0)
 

@@ -15,7 +15,7 @@ def secrets(seen):
     return [action for action in decide(seen, NOW).actions if isinstance(action, CreateDriverSecret)]
 
 
-def test_a_prepared_pod_without_agent_gets_a_secret_of_its_own():
+def test_a_prepared_pod_without_agent_gets_a_driver_secret():
     pod = ready_pod()
     (secret,) = secrets(view(running(), pod, driven=False, agent_pod=report(AssignmentState.RUNNING)))
     assert (secret.pod_name, secret.pod_uid, secret.attempt) == (pod.metadata.name, pod.metadata.uid, 1)
@@ -23,9 +23,9 @@ def test_a_prepared_pod_without_agent_gets_a_secret_of_its_own():
 
 
 @pytest.mark.parametrize("state", [state for state in AssignmentState if state is not AssignmentState.RUNNING])
-def test_there_is_none_before_the_preparation_and_after_the_end(state):
+def test_the_driver_secret_is_created_only_between_preparation_and_end(state):
     assert secrets(view(running(), ready_pod(), driven=False, agent_pod=report(state))) == []
 
 
-def test_there_is_none_for_an_episode_with_an_agent():
+def test_an_episode_with_an_agent_has_no_driver_secret():
     assert secrets(view(running(), ready_pod(), agent_pod=report(AssignmentState.RUNNING))) == []

@@ -146,7 +146,7 @@ def test_a_pod_that_is_not_in_the_view_is_looked_up_before_it_counts_as_lost():
 
 
 @pytest.mark.parametrize("sight", ["ended", "absent"])
-def test_the_agents_report_stands_in_for_a_message_that_is_missing(sight):
+def test_the_report_of_the_agent_pod_replaces_a_missing_termination_message(sight):
     agent = report(AssignmentState.FINISHED, reason=EndReason.RESOLVED, outcome=solved())
     seen = view(running(), *([ended_pod()] if sight == "ended" else []), agent_pod=agent, absent=frozenset({"e-1"}))
 
@@ -162,7 +162,7 @@ def test_a_report_of_an_older_assignment_does_not_count():
 
 
 @pytest.mark.parametrize("state", [AssignmentState.CLOSING, AssignmentState.STORING, AssignmentState.STORE_UNAVAILABLE])
-def test_an_outcome_that_is_being_stored_is_waited_for_whatever_clock_has_run_out(state):
+def test_deadlines_do_not_apply_while_an_outcome_is_stored(state):
     agent = report(state, since=90000)
     gone = decide(view(running(), ended_pod(at=600), agent_pod=agent), NOW)
     assert (gone.actions, gone.requeue_after) == ((), 5)
@@ -177,7 +177,7 @@ def test_a_report_that_may_be_under_way_is_waited_for():
     assert written(decide(view(running(), ended_pod(at=11), agent_pod=agent), NOW)).reason == "SandboxLost"
 
 
-def test_an_agent_that_is_done_while_its_pod_goes_on_is_believed_after_a_while():
+def test_a_finished_report_is_accepted_after_a_delay_if_the_pod_still_runs():
     agent = report(AssignmentState.FINISHED, since=10, reason=EndReason.UNRESOLVED, outcome=solved())
     assert decide(view(running(), ready_pod(), agent_pod=agent), NOW) == Plan(requeue_after=20)
     later = decide(view(running(), ready_pod(), agent_pod=agent), in_(20))
@@ -202,7 +202,7 @@ def test_backoff_doubles_with_every_failure_and_is_bounded():
         assert writes(plan) == (CreatePod(name=f"e-{failures + 1}", attempt=failures + 1),)
 
 
-def test_the_last_attempt_says_that_it_was_the_last():
+def test_the_message_of_the_last_attempt_has_the_backoff_limit():
     status = status_after_attempt(view(running(attempt=3, failures=2), ended_pod(attempt=3, at=60)))
     finished = the_condition(status, "Finished")
     assert finished.reason == "SandboxLost"
@@ -249,7 +249,7 @@ SERVED_TOO_LONG = 3600 + 600 + 300 + 60
 
 
 @pytest.mark.parametrize("asked", [{}, {"suspend": True}], ids=["late", "suspended"])
-def test_nothing_is_ended_before_its_agent_was_heard(asked):
+def test_a_new_leader_waits_for_a_report_before_it_ends_an_attempt(asked):
     """A new leader has no report yet. The agent pod may be storing the outcome."""
     late = running(assigned=SERVED_TOO_LONG)
     plan = decide(view(late, ready_pod(), agent_pod=None, **asked), NOW)
@@ -267,7 +267,7 @@ def test_a_new_leader_waits_for_an_agent_only_until_it_is_lost(asked, reason):
 
 
 @pytest.mark.parametrize("pods", [(), (ended_pod(at=60),), (ready_pod(deleting=31),)], ids=["gone", "over", "silent"])
-def test_an_attempt_without_a_message_is_not_lost_before_its_agent_was_heard(pods):
+def test_an_attempt_without_a_termination_message_waits_for_a_report(pods):
     absent = frozenset() if pods else frozenset({"e-1"})
     plan = decide(view(running(), *pods, agent_pod=None, absent=absent), NOW)
     assert (plan.actions, plan.requeue_after) == ((), 5)
@@ -312,12 +312,12 @@ def test_a_sandbox_that_runs_beside_an_unready_sidecar_is_reported_to_it():
         pod(1, ended("sandbox"), up("sidecar"), conditions=(UNREADY,), phase="Running"),
     ],
 )
-def test_what_the_kubelet_did_not_see_running_is_not_reported_so(seen):
+def test_a_sandbox_not_observed_running_is_not_reported_as_running(seen):
     plan = decide(view(running(), seen), NOW)
     assert not [action for action in plan.actions if getattr(action, "call", None) is calls.RUNNING]
 
 
-def test_a_sandbox_that_ended_while_its_sidecar_runs_is_told_again_and_again():
+def test_the_call_terminated_is_planned_until_it_is_answered():
     dead = pod(1, ended("sandbox", 137), up("verifier"), up("sidecar"), phase="Running")
     for _ in range(2):
         plan = decide(view(running(), dead), NOW)
@@ -325,7 +325,7 @@ def test_a_sandbox_that_ended_while_its_sidecar_runs_is_told_again_and_again():
         assert plan.requeue_after == 5
 
 
-def test_the_cost_of_an_episode_only_grows_and_survives_its_attempts():
+def test_the_cost_of_an_episode_never_decreases():
     first = report(AssignmentState.RUNNING, price="0.75", steps=3)
     seen = view(running(cost="0.5", assigned=120), ready_pod(), agent_pod=first)
     assert written(decide(seen, NOW)).cost == "0.75"

@@ -122,7 +122,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("name", BY_THE_AGENT)
-def test_a_step_that_kills_its_sandbox_is_the_agents_doing(name):
+def test_a_step_that_kills_its_sandbox_is_poisoned(name):
     sidecar_view, lost, reason = BY_THE_AGENT[name]
     status = status_after_attempt(
         view(running(), lost, agent_pod=SERVING, sidecar=sidecar_view, backoff_limit=0, max_disruptions=0)
@@ -134,7 +134,7 @@ def test_a_step_that_kills_its_sandbox_is_the_agents_doing(name):
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_what_may_have_another_cause_is_not_the_agents_doing(name):
+def test_a_death_with_another_possible_cause_does_not_poison_a_step(name):
     sidecar_view, lost = UNKNOWN[name]
     status = status_after_attempt(view(running(), lost, agent_pod=SERVING, sidecar=sidecar_view))
     assert (status.poisoned_steps, status.failures + status.disruptions) == ((), 1)
@@ -144,7 +144,7 @@ def test_what_may_have_another_cause_is_not_the_agents_doing(name):
 @pytest.mark.parametrize(
     ("died", "poisoned"), [(12, 1), (11, 1), (10, 0), (9, 0)], ids=["before", "a second before", "within", "after"]
 )
-def test_a_death_within_the_second_of_the_pods_deletion_is_not_the_agents_doing(died, poisoned):
+def test_a_death_within_a_second_of_the_pods_deletion_does_not_poison_a_step(died, poisoned):
     """The operator deletes the pod after its decision, or another client deletes the pod earlier."""
     text = termination_text(poisoned_step=7, shutdown_requested=True)
     lost = pod(1, ended("sandbox", 137, at=died), sidecar(0, text, at=4), deleting=5, grace=5)
@@ -166,7 +166,7 @@ def test_the_sidecar_is_asked_even_if_its_agent_reports_the_loss_before_the_watc
 
 @pytest.mark.parametrize(("step", "cause"), [(7, "agent"), (None, "infrastructure")], ids=["a step", "between steps"])
 @pytest.mark.parametrize("state", [AssignmentState.RUNNING, AssignmentState.FAILED])
-def test_an_attempt_ends_as_soon_as_its_sidecar_says_that_its_sandbox_has(step, cause, state):
+def test_an_attempt_ends_when_its_sidecar_reports_the_end_of_the_sandbox(step, cause, state):
     """The operator does not wait for the agent, because its next call may be minutes away."""
     agent = report(state, reason=EndReason.SANDBOX_LOST if state is AssignmentState.FAILED else None, since=1)
     dead = pod(1, OOM, up("sidecar"))

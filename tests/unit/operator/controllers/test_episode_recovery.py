@@ -80,7 +80,7 @@ def test_another_attempt_follows_only_once_the_store_was_asked():
     ],
     ids=["lost", "failed"],
 )
-def test_an_agent_that_could_not_ask_the_store_has_not_said_that_there_is_nothing(answer):
+def test_a_failed_recovery_is_retried_by_another_request(answer):
     seen = replace(recovering(), agent_pod=answer)
     assert not decide(seen, in_(6)).actions
     assert agent_pod_request(seen, in_(6)) is None
@@ -125,7 +125,7 @@ def test_the_pods_last_message_is_read_before_an_agent_is_asked():
     assert the_condition(found, "Resolved").status == "True"
 
 
-def test_the_only_agent_knows_that_it_has_stored_nothing():
+def test_a_failure_of_the_only_agent_pod_ends_the_attempt_without_recovery():
     failed = report(AssignmentState.FAILED, reason=EndReason.SANDBOX_LOST, message="no answer")
     assert written(decide(view(running(), ended_pod(at=60), agent_pod=failed), NOW)).failures == 1
     # An earlier agent pod may have stored an outcome.

@@ -44,7 +44,7 @@ def test_cancelling_asks_the_sidecar_and_takes_its_outcome():
 
 
 @pytest.mark.parametrize("pods", [(), (ready_pod(),)], ids=["no pod", "ready"])
-def test_cancelling_what_nobody_serves_ends_it_at_once(pods):
+def test_cancelling_an_unassigned_episode_ends_it_immediately(pods):
     status = written(decide(view(None, *pods, cancel=True, suspend=True), NOW))
     assert (the_condition(status, "Finished").reason, the_condition(status, "Resolved").reason) == (
         "Cancelled",
@@ -57,7 +57,7 @@ def test_a_cancelled_attempt_that_is_lost_is_not_tried_again():
     assert the_condition(status, "Finished").reason == "Cancelled"
 
 
-def test_suspending_takes_the_sandbox_and_resuming_begins_anew():
+def test_suspending_deletes_the_sandbox_and_resuming_creates_a_new_one():
     served = AgentPodView(active_seconds=20)
     suspended = status_after_attempt(view(running(), ready_pod(), agent_pod=served, suspend=True))
     assert (suspended.attempt, suspended.pod_name, suspended.reason, suspended.failures) == (1, None, "Suspended", 0)
@@ -87,7 +87,7 @@ def test_a_spec_that_changes_after_the_end_is_observed():
     assert written(decide(seen, NOW)) == msgspec.structs.replace(done, observed_generation=2)
 
 
-def test_what_is_finished_loses_its_pods_and_after_its_time_itself():
+def test_pods_of_a_finished_episode_are_deleted_and_the_episode_after_its_ttl():
     done = written(decide(view(running(), ended_pod(message())), NOW))
 
     def seen(*pods, seconds: float = 0, **more) -> Plan:
@@ -104,7 +104,7 @@ def test_what_is_finished_loses_its_pods_and_after_its_time_itself():
     )
 
 
-def test_what_is_being_deleted_is_left_alone():
+def test_an_episode_that_is_being_deleted_is_not_changed():
     assert decide(view(running(), ready_pod(), deleting=True), NOW) == Plan()
 
 
@@ -117,7 +117,7 @@ def test_progress_is_shown_when_it_lasts():
     assert not decide(view(status, ready_pod(), agent_pod=agent), in_(50)).actions
 
 
-def test_the_model_that_an_agent_waits_for_is_shown_and_goes_away():
+def test_the_message_about_a_waiting_model_is_written_and_removed():
     def seen(status, message):
         agent = report(AssignmentState.RUNNING, since=60, message=message)
         return decide(view(status, ready_pod(), agent_pod=agent), NOW)
@@ -133,7 +133,7 @@ def test_the_model_that_an_agent_waits_for_is_shown_and_goes_away():
     assert written(seen(status, "")).message == ""
 
 
-def test_a_lost_agent_is_shown_while_there_is_no_other():
+def test_a_lost_agent_pod_is_shown_until_another_serves_the_episode():
     lost = AgentPodView(lost_since=ago(6), lost="agent pod agents-0 is gone")
     status = written(decide(view(running(), ready_pod(), agent_pod=lost), NOW))
     assert (status.reason, status.message) == ("AgentPodLost", "agent pod agents-0 is gone")

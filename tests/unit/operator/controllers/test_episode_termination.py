@@ -112,7 +112,7 @@ def test_the_sidecar_is_asked_for_its_clocks_before_its_pod_is_deleted():
 
 
 @pytest.mark.parametrize("asked", [{"suspend": True}, {"agent_pod": LOST}], ids=["suspended", "agents lost"])
-def test_an_outcome_in_the_making_is_waited_for_by_the_sidecars_word(asked):
+def test_the_operator_waits_while_the_sidecar_reports_scoring(asked):
     """The agent pod may not have reported yet that it closes the episode, or it may be lost since then."""
     before = running(epoch=11, assignment={"losses": 10})
     status = written(decide(view(before, ready_pod(), **asked), NOW))
@@ -154,7 +154,7 @@ def test_the_sidecar_of_a_sandbox_that_has_ended_is_asked_under_which_step_it_ha
     assert decide(known, in_(1)).actions == (DELETE,)
 
 
-def test_a_cancelled_attempt_is_scored_before_its_pod_goes():
+def test_a_cancelled_attempt_is_scored_before_its_pod_is_deleted():
     status = written(decide(view(running(), ready_pod(), agent_pod=LOST, cancel=True), NOW))
     seen = view(status, ready_pod(), agent_pod=LOST, cancel=True)
     assert sidecar_calls(decide(seen, in_(900))) == [calls.PAUSE, calls.STATE, calls.CANCEL]

@@ -80,7 +80,7 @@ def test_a_cause_that_lasts_beyond_the_start_timeout_ends_the_episode(reason, st
     assert the_condition(status, "Resolved").reason == "NotScored"
 
 
-def test_a_container_that_is_not_created_costs_an_attempt_only_after_the_start_timeout():
+def test_a_container_that_is_not_created_fails_after_the_start_timeout():
     stuck = pod(1, waiting("sandbox", *NOT_CREATED[0][1:]), age=30, conditions=[SCHEDULED])
     assert written(decide(view(None, stuck), NOW)).failures == 0
     status = written(decide(view(None, stuck, start_timeout_seconds=60), in_(120)))
@@ -105,7 +105,7 @@ def test_a_pod_that_starts_is_waited_for_in_silence():
     assert plan.requeue_after == pytest.approx(60)
 
 
-def test_a_pod_that_is_slow_is_decided_on_when_its_slot_goes_to_others():
+def test_a_slow_pod_is_reconciled_when_its_reserved_slot_is_released():
     starting = pod(1, waiting("sandbox", "ContainerCreating"), age=40, conditions=[condition("PodScheduled", age=30)])
 
     assert decide(view(None, starting), NOW).requeue_after == pytest.approx(90)
@@ -122,7 +122,7 @@ def test_a_pod_that_is_never_ready_is_tried_again_and_then_given_up():
     assert the_condition(written(last), "Finished").reason == "SandboxStartFailed"
 
 
-def test_a_gated_pod_is_no_failure_and_has_all_its_time_afterwards():
+def test_a_gated_pod_has_the_full_start_timeout_after_the_gate():
     gate = condition("PodScheduled", "False", reason="SchedulingGated", age=9000)
     gated = pod(age=9000, conditions=[gate])
 
@@ -217,7 +217,7 @@ LOUD = "\x1b[31mscore 3 of 3\x1b[0m\r\n\u202e\x00" + '"; Resolved; ' + "x" * 400
     ],
     ids=["sandbox", "verifier", "copy", "copied", "other"],
 )
-def test_what_untrusted_containers_say_is_quoted_short_and_printable(broken):
+def test_messages_of_untrusted_containers_are_quoted_shortened_and_printable(broken):
     plan = decide(view(None, broken, backoff_limit=0), NOW)
 
     message = the_condition(written(plan), "Finished").message
@@ -263,7 +263,7 @@ def test_an_attempt_that_runs_outlives_its_task():
     assert not writes(decide(view(running(), ready_pod(), task=MISSING), NOW))
 
 
-def test_a_ready_sandbox_that_waits_for_an_agent_says_so():
+def test_a_ready_sandbox_without_an_agent_pod_shows_waiting_for_slot():
     status = written(decide(view(None, ready_pod(ready=10)), NOW))
 
     assert (status.reason, status.pod_name) == ("WaitingForSlot", None)

@@ -105,7 +105,7 @@ def test_a_set_shows_that_its_model_is_out_and_that_it_is_back():
     assert the_condition(never, "ModelAvailable") is None
 
 
-def test_selected_tasks_of_one_image_come_one_after_the_other():
+def test_selected_tasks_with_the_same_image_are_adjacent():
     tasks = tuple(task(name, image=image) for name, image in zip("fdbace", "yxxxyz", strict=True))
     plan = decide_set(see(episode_set(task_selector=LabelSelector()), frozen=None, tasks=tasks), NOW)
     assert [name for name, _ in plan.actions[0].tasks] == list("abdcfe")
@@ -125,7 +125,7 @@ def test_tasks_that_are_being_applied_are_waited_for():
     ],
     ids=["none", "some"],
 )
-def test_a_set_without_its_tasks_says_so_and_waits(seen, text):
+def test_a_set_with_missing_tasks_shows_them_and_waits(seen, text):
     tasks = (task("a"),) if seen.spec.tasks else ()
     early = decide_set(see(seen, frozen=None, tasks=tasks), in_(1))
     assert early == Plan(requeue_after=4)
@@ -182,7 +182,7 @@ def test_children_are_made_within_the_parallelism_after_the_status_is_written():
     assert not decide_set(see(after, child(0), creating=frozenset({1, 2})), NOW).actions
 
 
-def test_what_was_counted_is_not_made_again_and_what_was_not_is():
+def test_only_children_that_were_not_counted_are_created_again():
     status = EpisodeSetStatus(completed_indexes="0", total=4, active=2, resolved=1, pending=1)
     seen = episode_set("a", "b", samples=2, parallelism=2, status=status)
 
@@ -193,7 +193,7 @@ def test_what_was_counted_is_not_made_again_and_what_was_not_is():
     assert {*made(first), *made(second)} == {1}
 
 
-def test_counts_say_how_each_child_ended():
+def test_the_status_counts_children_by_outcome():
     ends = ["Resolved", "Resolved", "Unresolved", "SandboxLost"]
     children = [child(index, status=finished(reason)) for index, reason in enumerate(ends)]
 
@@ -216,7 +216,7 @@ def test_counts_say_how_each_child_ended():
         (["Resolved", "Unresolved", "Unresolved", "Unresolved"], "0.2500", 0.25),
     ],
 )
-def test_pass_at_1_is_pooled_and_equals_the_mean_over_tasks_once_all_have_outcomes(ends, pooled, mean):
+def test_pass_at_1_is_pooled_and_equals_the_mean_over_tasks_without_failures(ends, pooled, mean):
     children = [child(index, status=finished(reason)) for index, reason in enumerate(ends)]
 
     status = status_of(decide_set(see(episode_set("a", "b", samples=2), *children), NOW))
@@ -243,7 +243,7 @@ def costing(status, cost):
     return msgspec.structs.replace(status, cost=cost)
 
 
-def test_a_set_makes_no_more_episodes_once_its_cost_limit_is_spent():
+def test_a_set_creates_no_episodes_after_its_cost_limit_is_reached():
     seen = episode_set("a", "b", samples=2, parallelism=2, cost_limit="2.50")
     ended, cheap = child(0, status=costing(finished(), "1.5")), child(1, status=EpisodeStatus(cost="0.9"))
     assert made(decide_set(see(seen, ended, cheap), NOW)) == [2]
@@ -262,13 +262,13 @@ def test_a_set_makes_no_more_episodes_once_its_cost_limit_is_spent():
     assert made(decide_set(see(raised, running), NOW)) == [2]
 
 
-def test_a_set_whose_episodes_have_all_begun_is_completed_whatever_it_costs():
+def test_a_set_whose_episodes_have_all_started_is_completed_above_its_cost_limit():
     seen = episode_set("a", "b", cost_limit="1")
     status = status_of(decide_set(see(seen, *(child(n, status=costing(finished(), "3")) for n in (0, 1))), NOW))
     assert (status.reason, status.cost) == ("Completed", "6")
 
 
-def test_a_cost_that_was_counted_stays_when_the_episode_runs_again():
+def test_the_cost_of_a_failed_episode_is_kept_after_a_retry():
     failed = child(0, status=costing(finished("ModelError"), "0.75"))
     status = status_of(decide_set(see(episode_set("a", cost_limit="1"), failed), NOW))
     asked = episode_set("a", cost_limit="1", status=status, retry="1")
@@ -276,7 +276,7 @@ def test_a_cost_that_was_counted_stays_when_the_episode_runs_again():
     assert (again.failed, again.cost) == (0, "0.75")
 
 
-def test_no_episode_may_cost_more_than_its_set():
+def test_the_cost_limit_of_a_child_does_not_exceed_that_of_its_set():
     for own, bound in (("0.5", "0.5"), ("30", "2.50"), (None, "2.50")):
         agent = AgentSpec(name="debug_agent", model="m", cost_limit=own)
         seen = episode_set("a", cost_limit="2.50", template=EpisodeSpec(agent=agent))
@@ -324,7 +324,7 @@ def test_suspending_a_set_suspends_its_children_until_it_is_resumed():
     assert the_condition(after, "Suspended").status == "False"
 
 
-def test_a_child_that_somebody_suspended_stays_so():
+def test_a_child_that_a_user_suspended_stays_suspended():
     running = Condition(type="Finished", status="False", reason="Running", last_transition_time=NOW)
     status = EpisodeSetStatus(
         reason="Running",
@@ -340,7 +340,7 @@ def test_a_child_that_somebody_suspended_stays_so():
     assert decide_set(seen, NOW) == Plan()
 
 
-def test_a_finished_set_goes_when_its_time_is_over():
+def test_a_finished_set_is_deleted_after_its_ttl():
     done = Condition(type="Finished", status="True", reason="Completed")
     status = EpisodeSetStatus(conditions=(done,), completion_time=NOW)
     seen = see(episode_set("a", status=status, ttl_seconds_after_finished=60))

@@ -98,7 +98,7 @@ def test_the_pool_is_deleted_once_no_episode_is_to_begin(over):
     assert changes(decide_set(deleting, NOW)) == []
 
 
-def test_a_finished_set_has_no_pool():
+def test_the_pool_of_a_finished_set_is_deleted():
     children = [child(index, status=finished()) for index in range(20)]
     view = see(*children)
     status = next(action.status for action in decide_set(view, NOW).actions if isinstance(action, PatchSetStatus))

@@ -78,12 +78,12 @@ def test_every_state_of_a_set_has_a_reason_its_cause_and_one_event(name):
     assert not [action for action in again.actions if isinstance(action, Emit)]
 
 
-def test_a_set_that_runs_says_so_without_an_event():
+def test_a_running_set_shows_running_without_an_event():
     status, events = shown(see(episode_set("a", "b")))
     assert (status.reason, status.active, events) == ("Running", 0, [])
 
 
-def test_suspended_children_are_counted_apart_from_active_ones():
+def test_suspended_and_active_children_are_counted_separately():
     seen = episode_set("a", "b", suspend=True, status=RUNNING)
     status, _ = shown(see(seen, child(0, suspend=True), child(1), waits=Waits(active=1)))
     assert (status.active, status.suspended, status.pending) == (1, 1, 0)

@@ -105,7 +105,7 @@ def test_episodes_made_since_are_not_deleted_by_an_old_view():
     assert deleted(decide_set(see("2", again, running), NOW)) == ["s-0"]
 
 
-def test_a_set_that_still_runs_goes_on_meanwhile():
+def test_a_running_set_creates_episodes_during_a_retry():
     status = msgspec.structs.replace(
         ENDED, conditions=(), reason="Running", completed_indexes="0", failed=1, resolved=0, completion_time=None,
         failed_indexes=(FailedIndexes(reason="ModelError", indexes="0"),),

@@ -28,5 +28,5 @@ def test_they_are_written_in_the_shortest_way(text, expected):
     assert str(Indexes.parse(text)) == expected
 
 
-def test_what_is_no_index_is_not_among_them():
+def test_a_text_is_not_contained_in_indexes():
     assert "1" not in Indexes.parse("0-9")

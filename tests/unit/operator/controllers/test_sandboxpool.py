@@ -80,7 +80,7 @@ def test_a_full_pool_waits_until_a_pod_expires():
     assert (status_of(plan).reason, status_of(plan).idle) == ("Ready", 2)
 
 
-def test_what_is_written_is_not_written_again():
+def test_an_unchanged_status_is_not_written():
     before = view(pod("a"), pod("b"))
     pool = _replace(before.pool, status=status_of(decide_sandbox_pool(before, NOW)))
     again = decide_sandbox_pool(_replace(before, pool=pool), NOW)
@@ -102,7 +102,7 @@ def test_what_is_written_is_not_written_again():
     ],
     ids=["expired", "another template", "never ready", "failed", "sidecar ended"],
 )
-def test_what_no_episode_can_use_is_replaced(useless):
+def test_unusable_pods_are_replaced(useless):
     plan = decide_sandbox_pool(view(pod("a"), useless), NOW)
     assert (deleted(plan), created(plan)) == (["x"], 1)
     assert status_of(plan).idle == 1
@@ -161,7 +161,7 @@ def test_failures_back_off():
     assert created(decide_sandbox_pool(view(failures=3, failed_at=ago(40)), NOW)) == 2
 
 
-def test_a_pool_without_pods_says_why():
+def test_a_pool_without_pods_shows_the_reason():
     refused = decide_sandbox_pool(view(template_hash="", refused="DebugTask bug does not exist in namespace team"), NOW)
     status = status_of(refused)
     assert (created(refused), status.reason, status.message) == (
@@ -203,7 +203,7 @@ def test_claims_that_an_earlier_operator_has_counted_stay():
     st.lists(st.tuples(st.booleans(), st.floats(4.0, 4000.0), st.sampled_from(["same", "other"])), max_size=12),
     st.integers(0, 30),
 )
-def test_the_number_of_pods_comes_to_rest(least, most, pods, taken):
+def test_the_number_of_pods_converges(least, most, pods, taken):
     """After some rounds of planning and applying, the plan does not create or delete pods."""
     spec = _replace(SPEC, min_idle=least, max_idle=most)
     found = [pod(f"p{number}", ready=ready, age=age, made_as=made) for number, (ready, age, made) in enumerate(pods)]

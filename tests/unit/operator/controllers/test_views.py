@@ -20,7 +20,7 @@ def seen(manifest) -> Pod:
     return msgspec.json.decode(msgspec.json.encode(manifest), type=Pod)
 
 
-def test_what_decisions_read_of_a_running_pod():
+def test_fields_of_a_running_pod():
     manifest = running_pod(Renderer(), 3)
 
     pod = seen(manifest)
@@ -41,7 +41,7 @@ def test_what_decisions_read_of_a_running_pod():
 
 
 @pytest.mark.parametrize("status", ["True", "False", "Unknown", "Perhaps"])
-def test_words_that_this_version_does_not_know_hide_no_pod(status):
+def test_unknown_values_do_not_prevent_decoding_a_pod(status):
     pod = seen(
         {
             "metadata": {"name": "p", "namespace": "ns", "ownerReferences": [{"kind": "New", "name": "n", "uid": "u"}]},
@@ -66,7 +66,7 @@ def test_words_that_this_version_does_not_know_hide_no_pod(status):
     assert pod.metadata.controller is None
 
 
-def test_a_pod_that_nobody_saw_yet_is_pending_nowhere():
+def test_a_pod_without_a_status_has_no_phase():
     pod = seen({"metadata": {"name": "p"}})
     assert (pod.status.phase, pod.ready, pod.container("sandbox")) == ("", False, None)
 

@@ -80,7 +80,7 @@ def test_a_namespace_with_max_active_episodes_starts_no_others_but_those_it_has_
     assert order(outside, 0, usage=NamespaceUsage(active={"team": 2}), policies=policies) == ["outside"]
 
 
-def test_who_needs_no_slot_does_not_make_its_namespace_wait():
+def test_requests_without_a_slot_do_not_count_against_their_namespace():
     requests = Requests(
         {
             ("a", "outside"): candidate(1, needs_slot=False),
@@ -104,7 +104,7 @@ def test_another_agent_is_better_than_the_one_that_failed_but_the_same_is_better
     assert chosen(requests_of({"a": candidate(previous="x")}), {"x": 5, "y": 0}) == {"a": "x"}
 
 
-def test_an_agent_without_the_model_is_left_out_but_for_one_probe_that_comes_first():
+def test_an_agent_pod_with_an_outage_gets_at_most_one_probe():
     requests = requests_of({name: candidate(age=9 - number, model="m") for number, name in enumerate("abc")})
     other = requests_of({"other": candidate(model="n")})
 
@@ -119,7 +119,7 @@ def test_an_agent_without_the_model_is_left_out_but_for_one_probe_that_comes_fir
     assert choice(other, x=False, y=False) == {"other": "x"}
 
 
-def test_who_is_driven_from_outside_needs_no_slot_but_somebody():
+def test_an_externally_driven_episode_needs_an_agent_pod_but_no_slot():
     requests = requests_of({"outside": candidate(needs_slot=False), "inside": candidate(age=1)})
     assert chosen(requests, {"full": 0}) == {"outside": "full"}
     assert chosen(requests, {}) == {}
@@ -129,7 +129,7 @@ def test_who_is_driven_from_outside_needs_no_slot_but_somebody():
     st.dictionaries(st.integers(0, 50), st.tuples(st.integers(-3, 3), st.integers(0, 9), st.booleans())),
     st.dictionaries(st.sampled_from("abcde"), st.integers(0, 5)),
 )
-def test_slots_are_never_exceeded_and_never_left_while_somebody_waits(requests, free):
+def test_all_free_slots_are_used_and_never_exceeded(requests, free):
     candidates = {
         str(key): candidate(priority, age, needs_slot=needs_slot)
         for key, (priority, age, needs_slot) in requests.items()
@@ -285,7 +285,7 @@ def test_every_candidate_is_granted_after_finitely_many_ends(candidates, slots, 
 
 
 @given(st.integers(0, 20), st.dictionaries(NAMES, st.integers(1, 5), min_size=1), NAMES, st.integers(1, 6), st.data())
-def test_those_who_come_later_starve_nobody(ahead, weights, where, slots, data):
+def test_later_requests_do_not_starve_earlier_requests(ahead, weights, where, slots, data):
     """Younger episodes of the same priority arrive in any number and in any namespace."""
     weights.setdefault(where, 1)
     policies = policies_of(**{name: {"weight": weight} for name, weight in weights.items()})
@@ -320,7 +320,7 @@ def calls_of(function):
     return calls
 
 
-def test_the_cost_of_a_grant_does_not_depend_on_how_many_wait():
+def test_the_time_of_a_grant_does_not_depend_on_the_number_of_requests():
     def grant(waiting):
         requests = Requests({(f"team-{n % 10}", f"fix-{n}"): candidate(n % 3, n % 7) for n in range(waiting)})
 

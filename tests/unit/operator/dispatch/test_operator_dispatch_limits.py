@@ -58,7 +58,7 @@ def test_episodes_driven_from_outside_count_in_max_active(dispatcher, objects, c
     assert looked_at == ["a", "b"]
 
 
-def test_pods_that_cannot_start_take_no_place_of_their_own_namespace(dispatcher, objects, cache, looked_at):
+def test_pods_that_cannot_start_do_not_count_in_max_active(dispatcher, objects, cache, looked_at):
     """If they start later, their episodes wait for a place."""
     serve(objects, cache, slots=9)
     request_pods(dispatcher, objects, "gated-1", "gated-2", "good-1", "good-2", namespace="few")
@@ -107,7 +107,7 @@ def test_a_namespace_that_is_full_now_and_then_is_shown_as_full(dispatcher, obje
     assert "c" in again
 
 
-def test_weights_decide_who_gets_the_room(dispatcher, objects, cache, looked_at):
+def test_free_slots_are_shared_by_weight(dispatcher, objects, cache, looked_at):
     serve(objects, cache, slots=7)
     request_pods(dispatcher, objects, *(f"heavy-{number}" for number in range(9)), namespace="heavy")
     request_pods(dispatcher, objects, *(f"light-{number}" for number in range(9)), namespace="light")
@@ -132,7 +132,7 @@ def fail_model(dispatcher, objects, cache, name):
     return episode
 
 
-def test_an_episode_in_back_off_holds_up_no_other_until_it_may_go_on(dispatcher, objects, cache, looked_at):
+def test_an_episode_in_back_off_does_not_delay_other_episodes(dispatcher, objects, cache, looked_at):
     serve(objects, cache, slots=1)
     request_pods(dispatcher, objects, "fail", "a", "b", "c")
     dispatcher.round()
@@ -165,7 +165,7 @@ def test_sandboxes_are_bounded_while_every_model_fails(dispatcher, objects, cach
     assert len(looked_at) == 3 + 3 + 1
 
 
-def test_the_episodes_of_a_lost_agent_come_before_new_sandboxes(dispatcher, objects, cache, looked_at):
+def test_episodes_of_a_lost_agent_pod_precede_new_sandboxes(dispatcher, objects, cache, looked_at):
     serve(objects, cache, "gone", slots=2)
     serve(objects, cache, "other", slots=2)
     lost = []

@@ -29,7 +29,7 @@ def test_a_pod_on_its_way_takes_the_place_of_its_grant(dispatcher, objects, cach
     assert looked_at[-1] == "d"
 
 
-def test_who_cannot_use_a_grant_gives_it_to_the_next(dispatcher, objects, cache, looked_at):
+def test_an_unused_grant_goes_to_the_next_episode(dispatcher, objects, cache, looked_at):
     request_pods(dispatcher, objects, "a", "b")
     dispatcher.round()
     assert looked_at == ["a"]
@@ -40,7 +40,7 @@ def test_who_cannot_use_a_grant_gives_it_to_the_next(dispatcher, objects, cache,
     assert not dispatcher.pod_granted(("team", "b"))
 
 
-def test_an_episode_driven_from_outside_takes_no_slot(dispatcher, objects, cache, looked_at):
+def test_an_externally_driven_episode_does_not_use_a_slot(dispatcher, objects, cache, looked_at):
     request_pods(dispatcher, objects, "a", "b", "c", agent=None)
     dispatcher.round()
     assert looked_at == ["a", "b", "c"]
@@ -73,7 +73,7 @@ def test_draining_and_silent_agents_get_nothing(dispatcher, objects, cache, cloc
     assert dispatcher.granted_agent_pod(("team", "a")) is None
 
 
-def test_who_waits_after_its_model_failed_gets_the_slot_that_it_gave_back(dispatcher, objects, cache, looked_at):
+def test_an_episode_whose_model_failed_gets_a_slot_again(dispatcher, objects, cache, looked_at):
     serve(objects, cache, slots=1)
     assignment = {"agentPodUID": "uid-agent", "epoch": 1, "failures": 1}
     running = {"attempt": 1, "podName": "fix-1"}
@@ -95,7 +95,7 @@ def test_who_waits_after_its_model_failed_gets_the_slot_that_it_gave_back(dispat
 
 
 @pytest.mark.parametrize("status", [unschedulable(), no_image(), unschedulable(reason="SchedulingGated")])
-def test_pods_that_cannot_start_take_nobodys_room(dispatcher, objects, cache, looked_at, status):
+def test_pods_that_cannot_start_do_not_use_slots_of_others(dispatcher, objects, cache, looked_at, status):
     serve(objects, cache, slots=1)
     request_pods(dispatcher, objects, "bad-1", "bad-2", namespace="loud", priority=1000)
     dispatcher.round()
@@ -113,7 +113,7 @@ def test_pods_that_cannot_start_take_nobodys_room(dispatcher, objects, cache, lo
     assert looked_at[4:] == []
 
 
-def test_a_pod_that_does_not_come_up_keeps_its_slot_for_a_while_only(dispatcher, objects, cache, looked_at, clock):
+def test_a_pod_that_is_not_ready_in_time_releases_its_slot(dispatcher, objects, cache, looked_at, clock):
     serve(objects, cache, slots=0)
     request_pods(dispatcher, objects, "no-volume", "good")
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": clock.now().isoformat()}
@@ -163,7 +163,7 @@ def test_namespaces_share_the_room(dispatcher, objects, cache, looked_at):
     assert looked_at == ["many-0", "one", "many-1", "two"]
 
 
-def test_what_is_said_of_those_who_wait_is_what_holds_them(dispatcher, objects, cache, clock, again):
+def test_the_hold_text_names_the_cause_of_the_wait(dispatcher, objects, cache, clock, again):
     request_pods(dispatcher, objects, "a", "b")
     dispatcher.request_agent_pod(("team", "ready"), candidate_of(objects.episode("ready")))
 

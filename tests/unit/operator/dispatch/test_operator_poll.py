@@ -120,7 +120,7 @@ async def until(condition):
             await asyncio.sleep(0)
 
 
-async def test_an_agent_that_hangs_holds_up_no_other(cache, objects, port, polling):
+async def test_an_agent_pod_that_hangs_does_not_delay_polls_of_others(cache, objects, port, polling):
     hung = Agent()
     hung.may_answer.clear()
     async with listening(hung, "127.0.0.2", port), listening(Agent(), "127.0.0.3", port) as quick:
@@ -152,7 +152,7 @@ async def test_a_new_agent_is_asked_at_once(cache, objects, port, polling):
         assert (first.asked, second.asked) == (1, 1)
 
 
-async def test_one_that_is_gone_is_asked_no_more(cache, objects, port, polling):
+async def test_a_removed_agent_pod_is_not_polled(cache, objects, port, polling):
     async with listening(Agent(), "127.0.0.6", port) as gone, listening(Agent(), "127.0.0.7", port) as there:
         objects.agent("gone", podIP="127.0.0.6")
         objects.agent("there", podIP="127.0.0.7")
@@ -164,7 +164,7 @@ async def test_one_that_is_gone_is_asked_no_more(cache, objects, port, polling):
         assert gone.asked <= asked + 1
 
 
-async def test_what_a_draining_agent_does_not_know_is_for_another(cache, objects, port, polling, looked_at):
+async def test_an_assignment_unknown_to_a_draining_agent_pod_is_reconciled(cache, objects, port, polling, looked_at):
     async with listening(Agent(), "127.0.0.8", port) as agent:
         agent.draining = True
         objects.agent("agent", podIP="127.0.0.8")
@@ -173,7 +173,7 @@ async def test_what_a_draining_agent_does_not_know_is_for_another(cache, objects
         await until(lambda: ("team", "fix") in looked_at)
 
 
-async def test_the_episodes_of_an_agent_that_answers_again_are_looked_at(cache, objects, port, polling, looked_at):
+async def test_episodes_of_an_agent_pod_that_answers_again_are_reconciled(cache, objects, port, polling, looked_at):
     async with listening(Agent(), "127.0.0.9", port):
         agent = objects.agent("agent", podIP="127.0.0.9")
         episode = objects.episode("fix", attempt=1, assignment={"agentPodUID": "uid-agent", "epoch": 1})

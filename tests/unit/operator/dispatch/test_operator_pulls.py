@@ -33,9 +33,7 @@ def request_pods(dispatcher, objects, cache):
     return request
 
 
-def test_sandboxes_of_further_images_wait_until_one_is_there(
-    dispatcher, objects, cache, looked_at, again, request_pods
-):
+def test_the_number_of_concurrent_pulls_is_limited(dispatcher, objects, cache, looked_at, again, request_pods):
     serve(objects, cache, slots=9)
     request_pods(a1="a", b1="b", c1="c", a2="a", d1="d", c2="c")
     assert looked_at == ["a1", "b1", "a2"], "a second sandbox of an image needs no further pull"
@@ -114,6 +112,6 @@ def test_the_longest_place_with_a_mirror_is_taken(image, expected):
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"docker.io": 1}', '{"docker.io": "https://m"}', '{"docker.io/": "m"}'])
-def test_mirrors_that_are_no_places_are_refused(text):
+def test_invalid_mirrors_are_refused(text):
     with pytest.raises(ValueError, match=r"imageMirrors: .*; give"):
         decode_mirrors(text)

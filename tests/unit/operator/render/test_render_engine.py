@@ -36,14 +36,14 @@ def test_a_template_of_the_directory_is_used(templates, make_context):
     assert pod["spec"]["containers"][0]["image"] == "sandbox-python:1"
 
 
-def test_it_beats_the_shipped_one_of_the_same_name(templates, make_context):
+def test_a_template_of_the_directory_takes_precedence_over_a_shipped_template(templates, make_context):
     renderer = Renderer(directory=templates("restricted", SMALL))
     assert "mine" in renderer.render("restricted", make_context())["metadata"]["labels"]
     assert "mine" not in Renderer().render("restricted", make_context())["metadata"]["labels"]
     assert renderer.templates == ["baseline", "restricted"]
 
 
-def test_what_the_controller_relies_on_is_put_in(templates, make_context):
+def test_required_fields_are_added_to_every_pod(templates, make_context):
     pod = Renderer(directory=templates("mine", SMALL)).render("mine", make_context())
     assert (pod["metadata"]["name"], pod["metadata"]["namespace"]) == ("fix-ledger-1", "team")
     assert pod["metadata"]["labels"]["dgym.dev/episode"] == "fix-ledger"
@@ -84,7 +84,7 @@ def test_a_changed_template_is_read_again(templates, make_context):
         renderer.render("mine", make_context())
 
 
-def test_a_template_that_appears_later_beats_the_shipped_one(templates, make_context):
+def test_a_template_that_is_added_later_takes_precedence(templates, make_context):
     directory = templates("other", SMALL)
     renderer = Renderer(directory=directory)
     renderer.render("restricted", make_context())
@@ -118,7 +118,7 @@ def test_the_nearest_name_is_named(make_context):
 
 
 @pytest.mark.parametrize("name", ["", "../templates/restricted", "/etc/passwd", ".hidden", "a\0b"])
-def test_a_name_is_no_path(templates, make_context, name):
+def test_a_path_is_not_accepted_as_a_template_name(templates, make_context, name):
     with pytest.raises(TemplateError, match=r"pod template '.*' does not exist"):
         Renderer(directory=templates("mine", SMALL)).render(name, make_context())
 
@@ -183,7 +183,7 @@ def test_aliases_do_not_multiply_without_end(refused):
     assert "b: repeats another value by an alias; write it out" in refused("a: &a [1, 2]\nb: *a")
 
 
-def test_what_looks_like_an_alias_in_text_is_text(templates, make_context):
+def test_text_that_looks_like_an_alias_is_kept(templates, make_context):
     context = make_context(task={"image": "&a *a"})
     pod = Renderer(directory=templates("mine", SMALL)).render("mine", context)
     assert pod["spec"]["containers"][0]["image"] == "&a *a"

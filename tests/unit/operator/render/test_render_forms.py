@@ -104,7 +104,7 @@ def test_filling_and_rendering_agree(make_context, zoo, template, given):
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(number=st.sampled_from(range(len(LOOKS))), given=st.lists(changes(), min_size=2, max_size=3))
-def test_templates_that_look_at_values_are_rendered(make_context, zoo, number, given):
+def test_templates_with_conditions_on_values_are_rendered(make_context, zoo, number, given):
     filled, rendered = zoo
     for each in given:
         context = make_context(**each)
@@ -112,7 +112,7 @@ def test_templates_that_look_at_values_are_rendered(make_context, zoo, number, g
 
 
 @pytest.mark.parametrize("number", range(len(LOOKS)), ids=LOOKS)
-def test_each_look_agrees(make_context, zoo, number):
+def test_each_template_with_a_condition_gives_the_same_output(make_context, zoo, number):
     filled, rendered = zoo
     for name in ("a", "b", "ab"):
         context = make_context(name=f"{name}-1", episode=name, episode_uid=f"uid-{name}")

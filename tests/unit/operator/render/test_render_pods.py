@@ -73,7 +73,7 @@ def test_every_mount_has_its_volume_and_every_volume_a_mount(renderer, make_cont
 
 
 @pytest.mark.parametrize(("template", "delivered"), SHAPES)
-def test_nothing_of_the_cluster_reaches_the_pod(renderer, make_context, template, delivered):
+def test_the_pod_has_no_token_service_links_or_host_namespaces(renderer, make_context, template, delivered):
     spec = renderer.render(template, make_context(delivered=delivered))["spec"]
     assert spec["automountServiceAccountToken"] is False
     assert spec["enableServiceLinks"] is False
@@ -84,9 +84,7 @@ def test_nothing_of_the_cluster_reaches_the_pod(renderer, make_context, template
 
 
 @pytest.mark.parametrize(("template", "delivered"), SHAPES)
-def test_runners_see_their_own_socket_and_never_that_of_the_other(
-    renderer, make_context, container, template, delivered
-):
+def test_each_runner_mounts_only_its_own_socket(renderer, make_context, container, template, delivered):
     pod = renderer.render(template, make_context(delivered=delivered))
     for name, other in (("sandbox", "verifier"), ("verifier", "sandbox")):
         seen = mounts(container(pod, name))
@@ -126,7 +124,7 @@ def test_only_the_installer_can_write_the_runner_and_the_names_of_hosts(renderer
                 assert mount.get("readOnly", False) is (each["name"] != installer)
 
 
-def test_the_repository_stands_at_the_same_path_on_both_sides(renderer, make_context, container):
+def test_sandbox_and_verifier_have_the_repository_at_the_same_path(renderer, make_context, container):
     for delivered in (True, False):
         pod = renderer.render("restricted", make_context(task={"working_directory": "/testbed"}, delivered=delivered))
         assert mounts(container(pod, "sandbox"))["/testbed"] == "workspace"
@@ -159,9 +157,7 @@ def test_restricted_runs_everything_as_an_ordinary_user(renderer, make_context, 
 
 
 @pytest.mark.parametrize("directory", ["/workspace", "/tmp", "/tmp/repository"])
-def test_restricted_gives_programs_a_place_for_temporary_files_of_their_own(
-    renderer, make_context, container, directory
-):
+def test_restricted_mounts_a_separate_tmp_for_each_container(renderer, make_context, container, directory):
     pod = renderer.render("restricted", make_context(task={"working_directory": directory}))
     for name in ("sandbox", "verifier"):
         expected = f"{name}-tmp" if directory != "/tmp" else {"sandbox": "workspace"}.get(name, "verifier-workspace")
@@ -196,7 +192,7 @@ def test_no_template_shares_a_namespace_of_the_node(make_context, templates, fie
         Renderer(directory=own).render("own", make_context())
 
 
-def test_baseline_leaves_the_user_to_the_image_and_capabilities_to_nobody(renderer, make_context, container):
+def test_baseline_keeps_the_users_of_images_and_drops_all_capabilities(renderer, make_context, container):
     pod = renderer.render("baseline", make_context())
     assert "runAsNonRoot" not in pod["spec"]["securityContext"]
     for name in ("sandbox", "verifier"):
@@ -222,7 +218,7 @@ def test_the_sidecar_reads_its_environment(renderer, make_context, container):
     assert sidecar["terminationMessagePolicy"] == "File"
 
 
-def test_ready_means_that_the_episode_can_be_driven(renderer, make_context, container):
+def test_readiness_is_checked_by_the_call_readyz_without_a_time_limit(renderer, make_context, container):
     sidecar = container(renderer.render("restricted", make_context()), "sidecar")
     for probe in ("startupProbe", "readinessProbe"):
         assert sidecar[probe]["httpGet"] == {"path": calls.READY, "port": sidecar["ports"][0]["name"]}
@@ -261,7 +257,7 @@ def test_the_task_and_the_installation_choose_images(renderer, make_context, con
     assert container(pod, "sandbox")["image"] == "default:1"
 
 
-def test_overrides_reach_the_pod(renderer, make_context, container):
+def test_overrides_are_applied_to_the_pod(renderer, make_context, container):
     pod = renderer.render("restricted", make_context(overrides=OVERRIDES))
     spec = pod["spec"]
     assert spec["nodeSelector"] == {"pool": "sandboxes"}
@@ -279,7 +275,7 @@ def test_overrides_reach_the_pod(renderer, make_context, container):
     assert container(pod, "verifier")["resources"]["limits"] == container(pod, "sandbox")["resources"]["limits"]
 
 
-def test_a_lost_node_costs_a_minute_unless_the_episode_says_otherwise(renderer, make_context):
+def test_pods_tolerate_a_lost_node_for_60_seconds_by_default(renderer, make_context):
     def toleration_seconds(*tolerations):
         overrides = PodOverrides(tolerations=tolerations)
         given = renderer.render("restricted", make_context(overrides=overrides))["spec"]["tolerations"]
@@ -304,13 +300,13 @@ def test_a_lost_node_costs_a_minute_unless_the_episode_says_otherwise(renderer, 
         ),
     ],
 )
-def test_what_belongs_to_dgym_is_refused(renderer, make_context, overrides, fragment):
+def test_overrides_of_fields_that_dgym_sets_are_refused(renderer, make_context, overrides, fragment):
     with pytest.raises(InvalidOverride, match=fragment):
         renderer.render("restricted", make_context(overrides=overrides))
 
 
 @pytest.mark.parametrize("path", ["/", "//", "/proc", "/run/dgym/runner", "/run//dgym", "/x/../etc", "/a:b"])
-def test_a_repository_cannot_stand_where_it_would_break_the_container(renderer, make_context, path):
+def test_working_directories_that_break_the_container_are_refused(renderer, make_context, path):
     with pytest.raises(InvalidOverride, match="workingDirectory"):
         renderer.render("restricted", make_context(task={"working_directory": path}))
 
@@ -339,7 +335,7 @@ def test_the_sets_labels_are_kept(renderer, make_context):
     }
 
 
-def test_nothing_of_the_outcome_is_in_the_pod(renderer, make_context):
+def test_solution_tests_and_instructions_are_not_in_the_pod(renderer, make_context):
     secret = "what-only-the-verifier-may-know"
     from dgym.api import EnvVar, InlineFile, Scoring
 

@@ -41,7 +41,7 @@ def pods(text):
     return list(yaml.safe_load_all(text))
 
 
-def test_the_task_may_be_in_a_file_of_its_own(write):
+def test_the_task_may_be_in_a_separate_file(write):
     text = render_command([write("e.yaml", EPISODE)], task_paths=[write("t.yaml", TASK)], settings=SETTINGS)
     (pod,) = pods(text)
     assert (pod["metadata"]["name"], pod["metadata"]["namespace"]) == ("fix-calc-1", "team")
@@ -51,7 +51,7 @@ def test_the_task_may_be_in_a_file_of_its_own(write):
     assert "&" not in text
 
 
-def test_the_episode_beats_the_task_and_the_command_line_both(write):
+def test_the_command_line_takes_precedence_over_the_episode_and_the_task(write):
     path = write("all.yaml", f"{TASK}---{EPISODE}")
     (pod,) = pods(render_command([path], template="restricted", settings=SETTINGS))
     assert [each["name"] for each in pod["spec"]["initContainers"]] == ["install", "copy"]
@@ -66,7 +66,7 @@ def test_a_set_shows_its_first_episode(write):
     assert pod["metadata"]["labels"]["dgym.dev/set"] == "nightly"
 
 
-def test_it_is_the_same_every_time(write):
+def test_rendering_is_reproducible(write):
     path = write("all.yaml", f"{TASK}---{EPISODE}")
     assert render_command([path], settings=SETTINGS) == render_command([path], settings=SETTINGS)
 
@@ -81,7 +81,7 @@ def test_an_administrators_template(write, templates):
     assert pod["spec"]["priorityClassName"] == "low"
 
 
-def test_what_is_missing_is_said(write):
+def test_missing_tasks_episodes_and_templates_are_reported(write):
     with pytest.raises(ManifestError, match="the DebugTask 'calc' was not found"):
         render_command([write("e.yaml", EPISODE)], settings=SETTINGS)
     with pytest.raises(ManifestError, match="contains neither an Episode nor an EpisodeSet"):

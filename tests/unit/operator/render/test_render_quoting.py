@@ -54,7 +54,7 @@ def value_of(templates, make_context):
         ("{{ f()[0] }}", '"'),
     ],
 )
-def test_a_value_stays_a_value(value_of, text, value):
+def test_quoted_values_are_read_back_unchanged(value_of, text, value):
     assert value_of(text) == value
 
 
@@ -72,7 +72,7 @@ def test_a_value_stays_a_value(value_of, text, value):
         ("{% call '{}'.format(task.image) %}{% endcall %}", "line 9: {% call %} takes a macro"),
     ],
 )  # fmt: skip
-def test_what_would_not_be_quoted_is_refused(value_of, text, message):
+def test_text_that_cannot_be_quoted_is_refused(value_of, text, message):
     with pytest.raises(TemplateError) as caught:
         value_of(text)
     assert message in str(caught.value)

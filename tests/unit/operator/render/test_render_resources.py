@@ -20,12 +20,12 @@ def merged(task=NOTHING, override=NOTHING):
     return sandbox_resources(task, PodOverrides(resources=override), SANDBOX)
 
 
-def test_without_a_word_memory_and_disk_are_bounded():
+def test_memory_and_disk_are_limited_by_default():
     assert merged() == SANDBOX
     assert {"memory", "ephemeral-storage"} <= SANDBOX.limits.keys()
 
 
-def test_the_episode_beats_the_task_and_the_task_the_default():
+def test_resources_of_the_episode_precede_those_of_the_task_and_the_defaults():
     task = Resources(requests={"cpu": "1"}, limits={"memory": "3Gi", "cpu": "4"})
     found = merged(task, Resources(limits={"memory": "8Gi"}))
     assert found.limits == {"memory": "8Gi", "cpu": "4", "ephemeral-storage": "10Gi"}
@@ -41,7 +41,7 @@ def test_the_episode_beats_the_task_and_the_task_the_default():
     ],
     ids=["a low limit lowers the request", "a high request raises the limit", "a contradiction is the author's"],
 )
-def test_one_side_of_a_pair_moves_the_other(override, request_, limit):
+def test_an_override_of_request_or_limit_adjusts_the_other(override, request_, limit):
     found = merged(override=override)
     assert (found.requests["memory"], found.limits["memory"]) == (request_, limit)
 

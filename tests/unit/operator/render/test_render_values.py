@@ -121,7 +121,7 @@ def test_texts_of_a_task_never_change_the_structure_of_the_pod(
 
 
 @given(name=texts, uid=texts)
-def test_names_are_data_too(renderer, make_context, container, name, uid):
+def test_names_do_not_change_the_structure_of_the_pod(renderer, make_context, container, name, uid):
     context = make_context(episode=name, episode_uid=uid, namespace=name, labels={"dgym.dev/set": name})
     pod = renderer.render("baseline", context)
     environment = {each["name"]: expand(each["value"], {}) for each in container(pod, "sidecar")["env"]}

@@ -64,7 +64,7 @@ def test_any_text_splits_without_losing_a_character_of_its_lines(text):
 
 
 @given(st.text())
-def test_any_text_is_refused_with_words_or_not_at_all(text):
+def test_every_refusal_has_a_message(text):
     refused = parsing.refusal(text)
     assert refused is None or len(refused) > 10
 

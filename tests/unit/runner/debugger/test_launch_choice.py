@@ -47,7 +47,7 @@ def test_one_program_needs_no_shell(programs, entrypoint):
 
 
 @pytest.mark.parametrize("entrypoint", ["no-such-program", "python -c 'print(1)'", "python", "A=1"])
-def test_what_a_shell_cannot_help_is_refused(programs, entrypoint):
+def test_entrypoints_without_a_python_program_are_refused(programs, entrypoint):
     with pytest.raises(LaunchRefused, match="set debugEntrypoint"):
         choose(entrypoint, {"PATH": str(programs)}, str(programs))
 
@@ -107,13 +107,13 @@ def test_an_inner_debugger_is_left_out(arguments, expected):
         ("-m pytest run", ("module", "pytest", ["run"])),
     ],
 )
-def test_what_coverage_measures_is_debugged_without_it(arguments, expected):
+def test_a_program_under_coverage_is_debugged_without_coverage(arguments, expected):
     launch = without_tracers(parse_interpreter("", "/venv/bin/python", arguments.split()))
     assert (launch.kind, launch.target, launch.argv) == expected
     assert bool(launch.notices) == ("-m coverage run -" in arguments)
 
 
-def test_nothing_of_a_session_stays_in_a_cleaned_environment():
+def test_variables_of_a_session_are_removed_from_the_environment():
     session = "/tmp/dgym-1/debug-2"
     given = {"PATH": f"{session}/bin:/usr/bin", "PYTHONPATH": f"{session}/hook", "_": f"{session}/bin/python", "A": "1"}
     assert cleaned(given, session) == {"PATH": "/usr/bin", "A": "1"}

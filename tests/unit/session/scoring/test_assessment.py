@@ -22,7 +22,7 @@ def check(before, after=(), entrypoint=PYTEST, **plan):
     return assess("task", make_plan(entrypoint, **plan), before, after)
 
 
-def test_a_sound_task_has_its_tests_by_what_they_do():
+def test_a_valid_task_has_its_tests_listed_by_outcome():
     plan = {"fail_to_pass": ("t::bug",), "pass_to_pass": ("t::fine",)}
     found = check([run(BEFORE)] * 2, [run(AFTER)] * 2, **plan)
     assert (found.problems, found.fail_to_pass, found.pass_to_pass) == ((), ("t::bug",), ("t::fine",))
@@ -49,7 +49,7 @@ def test_names_that_are_wrong_are_problems():
     )
 
 
-def test_what_differs_between_equal_runs_is_flaky_and_in_no_list():
+def test_tests_that_differ_between_equal_runs_are_flaky_and_not_listed():
     found = check([run(BEFORE), run({**BEFORE, "t::fine": "failed"})])
     assert found.problems == ("flaky: equal runs of the untouched repository differ in t::fine",)
     assert (found.fail_to_pass, found.pass_to_pass) == (("t::bug",), ())

@@ -41,7 +41,7 @@ def why(text, *, status=2, mode=Mode.NAMED_TESTS, form="pytest", outcomes=None, 
         ("no tests ran in 0.01s", "no test was collected"),
     ],
 )
-def test_what_is_missing_around_the_repository_is_the_environments(text, cause):
+def test_missing_dependencies_are_failures_of_the_environment(text, cause):
     failure = why(text)
     assert failure.startswith("the environment cannot run the tests: 'pytest -q' exited with status 2")
     assert cause in failure.splitlines()[-1]
@@ -60,7 +60,7 @@ def test_what_is_missing_around_the_repository_is_the_environments(text, cause):
         f"conftest.py:1: in <module>\n{MISSING}\n\ncalc.py:1\nE   NameError: name 'x' is not defined",
     ],
 )
-def test_what_the_repositorys_own_code_raises_is_the_bug(text):
+def test_errors_of_the_repositorys_own_code_are_not_failures_of_the_environment(text):
     assert why(text) is None
 
 
@@ -86,7 +86,7 @@ def test_tests_that_scoring_adds_may_be_missing():
     assert why("ERROR: Missing required plugins: pytest-absent", tests_follow=True) is not None
 
 
-def test_coroutines_that_no_plugin_runs_are_the_environments_unless_something_else_failed():
+def test_coroutines_without_a_plugin_are_environment_failures_unless_others_failed():
     section = "____ test_{} ____\nasync def functions are not natively supported.\n"
     outcomes = {"test_calc.py::test_a": "failed", "test_calc.py::test_b": "failed"}
     text = section.format("a") + section.format("b")
@@ -98,7 +98,7 @@ def test_coroutines_that_no_plugin_runs_are_the_environments_unless_something_el
     assert why(skipped, status=0, outcomes={"test_calc.py::test_a": "skipped"}) is not None
 
 
-def test_tests_that_ran_and_runs_that_were_ended_are_no_doubt():
+def test_runs_with_outcomes_or_a_timeout_are_not_failures_of_the_environment():
     assert why(MISSING, outcomes={"test_calc.py::test_add": "failed"}) is None
     assert why(MISSING, ended_by="timeout") is None
 

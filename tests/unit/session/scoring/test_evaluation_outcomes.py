@@ -32,7 +32,7 @@ def graded(outcomes, /, *, unread="", ended_by="exit", **fields):
         (None, False, False),
     ],
 )
-def test_what_repairs_and_what_keeps(outcome, repaired, kept):
+def test_outcomes_that_count_for_fail_to_pass_and_pass_to_pass(outcome, repaired, kept):
     outcomes = {} if outcome is None else {"t": outcome}
     assert graded(outcomes, fail_to_pass=("t",)).resolved is repaired
     assert graded(outcomes, pass_to_pass=("t",)).resolved is kept
@@ -47,7 +47,7 @@ def test_a_name_that_was_cut_off_is_found_where_all_that_begin_with_it_agree():
     assert graded({"t[a]": "passed", "t[a]b": "passed"}, fail_to_pass=("t[a",), rule="failOnly").resolved
 
 
-def test_the_exact_rule_takes_no_other_outcome_and_no_other_test():
+def test_the_exact_rule_requires_equal_tests_and_outcomes():
     wanted = {"a": "PASSED", "b": "FAILED"}
     assert graded({"a": "passed", "b": "failed"}, rule="exact", outcomes=wanted).resolved
     assert not graded({"a": "passed", "b": "passed"}, rule="exact", outcomes=wanted).resolved
@@ -56,7 +56,7 @@ def test_the_exact_rule_takes_no_other_outcome_and_no_other_test():
     assert more.message == f"the text has tests that are not expected: c; {READ}"
 
 
-def test_what_is_not_graded_counts_as_unresolved_and_says_so():
+def test_a_run_that_is_not_graded_is_unresolved_with_a_message():
     found = graded({}, unread="the script did not get to the tests, or not to their end", fail_to_pass=("t",))
     assert (found.resolved, found.tests) == (False, {"t": "missing"})
     assert found.message.startswith("not graded: the script did not get to the tests")

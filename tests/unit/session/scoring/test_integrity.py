@@ -13,7 +13,7 @@ def labelled(*, seen=(), refused=(), protected=(), commands=()):
     return label(seen, refused, lambda path: path in protected, commands)
 
 
-def test_nothing_seen_is_clean():
+def test_a_result_without_signs_is_clean():
     made = labelled(refused=["build/", "large.bin"], commands=["git diff", "git status && pytest -q", "cat .gitignore"])
     assert (made.clean, made.seen) == (True, ())
 
@@ -63,7 +63,7 @@ def test_commands_that_read_the_history(command):
         "git",
     ],
 )
-def test_other_commands_are_none(command):
+def test_other_commands_are_not_signs(command):
     assert labelled(commands=[command]).clean
 
 
@@ -112,7 +112,7 @@ def test_commands_are_those_of_the_shell():
         ("calc.py", None),
     ],
 )
-def test_changes_that_decide_about_tests_are_signs_and_added_tests_are_none(path, sign):
+def test_refused_changes_of_test_configuration_are_signs_and_added_tests_are_not(path, sign):
     protection = protect(
         ["calc.py", "conftest.py", "tests/test_calc.py"], ["tests/test_calc.py::t"], ["tests/test_hidden.py"]
     )

@@ -107,13 +107,13 @@ REPAIRS = {
 }
 
 
-def test_what_repairs_write_is_not_marked():
+def test_constructs_of_ordinary_repairs_are_not_marked():
     old = FileVersion(BEFORE.encode())
     files = {f"{name}.py": (old, FileVersion((BEFORE + code).encode())) for name, code in REPAIRS.items()}
     assert {mark.file for mark in review(files)} == {"length.py"}
 
 
-def test_what_the_file_had_before_does_not_count():
+def test_existing_constructs_are_not_marked():
     old = "import sys\nframe = sys._getframe(1)\n"
     assert marks("# moved\n" + old + "x = 1\n", old) == ()
     assert [mark.line for mark in marks("frame2 = sys._getframe(2)\n" + old, old)] == [1]
@@ -139,7 +139,7 @@ def test_source_that_cannot_be_read_is_marked(text):
 
 @pytest.mark.attack("patch-review")
 @pytest.mark.parametrize("path", ["fast.so", "x.pth", "pkg/data.pkl", "calc.pyc"])
-def test_files_that_python_loads_and_nobody_reads_are_marked(path):
+def test_unreadable_files_that_python_loads_are_marked(path):
     assert marks("x", None, path=path)
     assert marks(None, "x", path=path) == ()
 

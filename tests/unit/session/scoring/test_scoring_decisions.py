@@ -33,7 +33,7 @@ def result(outcomes=None, *, status=0, ended_by="exit", report=True, **fields):
         ("python -m pytest", ("a",), "exitStatus", Mode.EXIT_STATUS),
     ],
 )
-def test_the_task_alone_chooses_the_mode(entrypoint, named, parser, mode):
+def test_the_mode_depends_only_on_the_task(entrypoint, named, parser, mode):
     assert choose_mode(entrypoint, named, parser) is mode
 
 
@@ -55,7 +55,7 @@ def test_all_named_tests_resolve_although_others_fail():
 
 
 @pytest.mark.parametrize("outcome", ["skipped", "xfailed", "error", "failed"])
-def test_only_a_pass_is_a_pass(outcome):
+def test_only_passed_tests_count_as_passed(outcome):
     assert not score_run(Mode.NAMED_TESTS, result({"a": outcome}), named_tests(["a"]), 300).resolved
 
 
@@ -75,7 +75,7 @@ def test_an_unexpected_pass_is_a_pass():
         (result(report=False, ended_by="timeout"), "did not end"),
     ],
 )
-def test_nothing_counts_in_a_run_that_cannot_be_believed(run, reported):
+def test_an_invalid_run_scores_0(run, reported):
     for mode in Mode:
         scored = score_run(mode, run, named_tests(["a"]), 300)
         assert scored.score == 0
@@ -84,7 +84,7 @@ def test_nothing_counts_in_a_run_that_cannot_be_believed(run, reported):
         assert "passed" not in scored.tests.values()
 
 
-def test_exit_status_is_one_of_one():
+def test_exit_status_scoring_has_a_maximum_of_1():
     for status, good in ((0, True), (1, False), (5, False)):
         scored = score_run(Mode.EXIT_STATUS, result(form="python", status=status), ExpectedTests(), 300)
         assert (scored.resolved, scored.max_score, scored.tests) == (good, 1, {})
@@ -112,7 +112,7 @@ def test_a_suite_without_tests_is_never_resolved():
     assert scored.message == "no test counts (whole suite)"
 
 
-def test_a_suite_that_hangs_on_the_untouched_repository_still_knows_its_skips():
+def test_skipped_tests_of_a_suite_that_times_out_are_excluded():
     run = result({"a": "passed"}, collected=["a", "hangs", "later", "skipped"], finished=False, ended_by="timeout")
     marks = result({"skipped": "skipped"}, collected=["a", "hangs", "later", "skipped"])
     assert expected_tests(run, marks).outcomes == {"a": "passed", "hangs": "", "later": ""}

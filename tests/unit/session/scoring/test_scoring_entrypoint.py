@@ -55,6 +55,6 @@ def test_programs_and_directories_stay_the_agents_to_repair():
         ("mathematics.py", False),
     ],
 )
-def test_new_files_that_would_judge_are_left_out(path, refused):
+def test_new_files_that_affect_the_tests_are_refused(path, refused):
     pristine = [*PRISTINE, "operator/__init__.py", "known.dist-info/entry_points.txt"]
     assert (protect(pristine, []).why_refused(path) is not None) == refused

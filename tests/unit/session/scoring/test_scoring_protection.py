@@ -29,7 +29,7 @@ def outcome(path, data=b"", *, symlink=False):
 
 
 @pytest.mark.parametrize("path", ["calc.py", "new.py", "lib/test/client.py", "speed_test.py", "testing/tools.py"])
-def test_code_travels(path):
+def test_changes_of_code_are_scored(path):
     assert outcome(path)
 
 
@@ -64,19 +64,19 @@ def test_code_travels(path):
         "lib/new_test.py",
     ],
 )
-def test_what_decides_about_tests_stays_behind(path):
+def test_changes_that_affect_the_tests_are_refused(path):
     assert not outcome(path)
     assert not outcome(path, b"elsewhere", symlink=True)
 
 
-def test_the_repository_of_pytest_itself_may_grow():
+def test_the_repository_of_pytest_accepts_new_files_of_pytest():
     protection = protect(["src/_pytest/runner.py", "src/pytest/__init__.py"], ["testing/test_runner.py::test_a"])
     assert protection.why_refused("src/_pytest/runner.py") is None
     assert protection.why_refused("src/_pytest/new.py") is None
     assert protection.why_refused("_pytest/new.py") is not None
 
 
-def test_deleting_tests_stays_behind():
+def test_deletions_of_tests_are_refused():
     _, refused = select_changes({"tests/unit/test_calc.py": None, "conftest.py": None}, PROTECTION, PYPROJECT)
     assert set(refused) == {"tests/unit/test_calc.py", "conftest.py"}
 
@@ -123,7 +123,7 @@ PATHS = st.lists(st.sampled_from(["tests", "unit", "lib", "test_calc.py", "x.py"
 
 
 @given(PATHS)
-def test_no_change_at_above_or_below_a_protected_path_travels(path):
+def test_changes_at_above_or_below_a_protected_path_are_refused(path):
     protected = {"tests/unit/test_calc.py", "conftest.py"}
     touches = any(
         path == file or file.startswith(path + "/") or path.startswith(file + "/") for file in protected
@@ -133,7 +133,7 @@ def test_no_change_at_above_or_below_a_protected_path_travels(path):
 
 
 @given(st.text(max_size=30))
-def test_any_name_gets_an_answer(path):
+def test_why_dropped_accepts_any_name(path):
     assert why_dropped(path) is None or isinstance(why_dropped(path), str)
 
 
@@ -146,7 +146,7 @@ def test_the_suite_of_a_task_is_remembered(tmp_path):
     assert SuiteCache(tmp_path / "made" / "later", "other").get() is None
 
 
-def test_a_damaged_or_unwritable_cache_only_costs_time(tmp_path):
+def test_a_damaged_or_unwritable_cache_is_ignored(tmp_path):
     cache = SuiteCache(tmp_path, "digest")
     cache.put(ExpectedTests(outcomes={"a": ""}))
     for file in tmp_path.iterdir():
@@ -164,14 +164,14 @@ def test_a_damaged_or_unwritable_cache_only_costs_time(tmp_path):
     [b"a" + b".a" * 100_000 + b" = 'pytest'", b"x = " + b"9" * 5000 + b"\ny = 'pytest'", b"pytest = " + b"[" * 3000],
     ids=["dotted key", "number", "brackets"],
 )
-def test_a_pyproject_that_nobody_can_read_is_left_out(text):
+def test_an_unreadable_pyproject_is_refused(text):
     protection = protect(["pyproject.toml"], [])
     changed, refused = select_changes({"pyproject.toml": FileVersion(text)}, protection, b"[tool.pytest]\n")
     assert not changed
     assert refused == {"pyproject.toml": "its section about pytest differs"}
 
 
-def test_a_pyproject_without_a_word_about_pytest_is_carried_whatever_it_holds():
+def test_a_pyproject_without_a_section_about_pytest_is_accepted():
     version = FileVersion(b"x = " + b"9" * 5000)
     assert select_changes({"pyproject.toml": version}, protect(["pyproject.toml"], []), b"") == (
         {"pyproject.toml": version},
