@@ -79,7 +79,7 @@ def test_the_set_has_an_episode_for_each():
 
 
 def test_unknown_names():
-    with pytest.raises(ManifestError, match="there are mini_nightmare"):
+    with pytest.raises(ManifestError, match="the benchmarks are mini_nightmare"):
         load_bundled("mini")
     with pytest.raises(ManifestError, match="no bundled task is named 'nothing'"):
         walkthrough("nothing")

@@ -165,7 +165,7 @@ def test_files_are_restored(new_task):
         assert env.run("test -x run.sh && readlink link")["text"].strip() == "calc.py"
         assert env.restore() == []
         assert len(env.trajectory()) == 3
-        for path, expected in (("nowhere", "neither 'nowhere'"), ("../calc.py", "outside"), ("", "empty")):
+        for path, expected in (("nowhere", "'nowhere' is neither"), ("../calc.py", "outside"), ("", "empty")):
             with pytest.raises(PathError, match=expected):
                 env.restore(path)
         with pytest.raises(ArgumentError, match="a path or a sequence of paths"):
