@@ -8,8 +8,7 @@ from dgym.kube import InformerStore
 from dgym_operator.actions import NetworkPolicies, _episodes, _pods, _writes
 from dgym_operator.app._reconciler import Reconciler
 from dgym_operator.cache import Cache, Informers, Memory
-from dgym_operator.controllers import EpisodeInput, PatchStatus, Plan, Waits
-from dgym_operator.controllers import episodeset as sets
+from dgym_operator.controllers import Children, EpisodeInput, PatchStatus, Plan, Waits
 from dgym_operator.controllers.episode import _attempt, _clocks, _controller, _finish, _pod_status
 from dgym_operator.controllers.episodeset import _controller as set_controller
 from dgym_operator.controllers.episodeset import _counts
@@ -84,7 +83,7 @@ async def _absent(*_args, **_options):
 
 
 def _retry_at_once(view, now):
-    return _plan_retry(msgspec.structs.replace(view, children=sets.Children()), now)
+    return _plan_retry(msgspec.structs.replace(view, children=Children()), now)
 
 
 def _finish_again(view, now):

@@ -40,7 +40,7 @@ FAULTY_SECONDS = 60.0
 LEFT_OVER_SECONDS = 300.0
 """Maximum time until leftover objects disappear. The pods of lost nodes are deleted late."""
 WATCH_LAG_SECONDS = 30.0
-"""Until then, a write that conflicts with an unseen change may be repeated."""
+"""Maximum delay of the events of a watch."""
 QUIET_SECONDS = 20.0
 """Time for which the operator is observed after all work has ended."""
 LIMIT_SECONDS = 4 * 3600.0
@@ -210,7 +210,8 @@ class _Run:
                 deadline = max(cut, asyncio.get_running_loop().time()) + LEFT_OVER_SECONDS
                 await self._until(lambda: not any(self._invariants.left_over()), deadline)
                 if all(fault.done() for fault in faults):
-                    await asyncio.sleep(WATCH_LAG_SECONDS)
+                    # A response that was lost causes a conflict until the watch has delivered the write.
+                    await self._until(lambda: False, FAULTY_SECONDS + WATCH_LAG_SECONDS)
                     self._invariants.attempts.is_over = True
                     await asyncio.sleep(QUIET_SECONDS)
             found = self._invariants.violations(ended=ended)
