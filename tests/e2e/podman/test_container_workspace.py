@@ -84,7 +84,7 @@ async def test_an_image_without_the_interpreter_is_named(open_sandbox):
 
 
 async def test_a_workspace_over_the_system_is_refused(open_sandbox):
-    with pytest.raises(ManifestError, match="take the place of"):
+    with pytest.raises(ManifestError, match="would replace"):
         await open_sandbox(workspace="/usr")
 
 
