@@ -264,7 +264,7 @@ class Record:
             StoreUnavailable: The store does not answer or refuses the call.
         """
         saving = asyncio.create_task(self._save(), name="dgym-save")
-        # asyncio logs exceptions that are never retrieved. The next save raises that of a cancelled save again.
+        # asyncio logs exceptions that are never retrieved. The next save raises the same exception again.
         saving.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.wait([saving])
         saving.result()
