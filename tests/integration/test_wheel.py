@@ -36,7 +36,8 @@ def installed(tmp_path_factory):
 @pytest.mark.thorough
 def test_a_typed_program_passes_mypy_strict(installed, tmp_path):
     shutil.copy(USER, tmp_path / "user.py")
-    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", str(installed), "--cache-dir", "cache")
+    # Without the option mypy uses the configuration of a parent directory.
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", str(installed), "--config-file=")
     checked = run(*mypy, "user.py", cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     # This checks that the types are not Any, which is compatible with every type.
