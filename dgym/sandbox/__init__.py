@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dgym.lazy import lazy_names
 from dgym.sandbox._entrypoint import (
+    FAILED,
     PASSED,
     Cause,
     EntrypointResult,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from dgym.sandbox._client import RunnerClient, RunnerInfo
 
 __all__ = [
+    "FAILED",
     "PASSED",
     "Cause",
     "DebugRequest",

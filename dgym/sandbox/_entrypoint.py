@@ -24,11 +24,11 @@ OUTPUT_LIMIT_BYTES = 64 * 1024
 TestOutcome = Literal["passed", "failed", "skipped", "error", "xfailed", "xpassed"]
 Form = Literal["pytest", "python", "shell", "script"]
 PASSED: frozenset[TestOutcome] = frozenset({"passed", "xpassed"})
+FAILED: frozenset[TestOutcome] = frozenset({"failed", "error"})
 
 _OUTCOMES: tuple[str, ...] = get_args(TestOutcome)
 _FORMS: tuple[str, ...] = get_args(Form)
 _SEVERITY = ("passed", "xpassed", "skipped", "xfailed", "failed", "error")
-_BAD = frozenset({"failed", "error"})
 _NO_TESTS = 5
 _MAXIMUM_REASONS = 20
 _MAXIMUM_SHOWN = 5
@@ -100,7 +100,7 @@ class TestReport(msgspec.Struct, kw_only=True):
             for test, theirs in self.overruled.items()
         ]
         statuses = [self.exit_status] if self.form == "pytest" else self.pytest_statuses
-        bad = [test for test, outcome in self.outcomes.items() if outcome in _BAD and test not in self.overruled]
+        bad = [test for test, outcome in self.outcomes.items() if outcome in FAILED and test not in self.overruled]
         if not statuses or None in statuses:
             return found
         if any(status not in (0, _NO_TESTS) for status in statuses):

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from dgym.sandbox import PASSED, Cause, EntrypointResult, Mode
+from dgym.sandbox import FAILED, PASSED, Cause, EntrypointResult, Mode
 from dgym.session.scoring._score import (
     ALREADY_PASSES,
     NO_ASYNC_PLUGIN,
@@ -37,7 +37,6 @@ Kind = Literal[
 OUTSIDE: tuple[Kind, ...] = ("network", "database", "display")
 """Not available in any sandbox. Tests that need them do not count, and that is not a problem of the task."""
 BUILD_FILES = ("setup.py", "pyproject.toml")
-_BAD = frozenset({"failed", "error"})
 _SHOWN = 3
 _LINE = 1_000
 _MISSING_MODULE = re.compile(r"No module named '?([\w.]+)'?")
@@ -142,7 +141,7 @@ def find_unmet_requirements(
     report = run.report
     if report is None:
         return unbuilt + unmet_requirements_in_output(run.run.text)
-    failing = {test for test, outcome in report.outcomes.items() if outcome in _BAD} | set(report.collection_errors)
+    failing = {test for test, outcome in report.outcomes.items() if outcome in FAILED} | set(report.collection_errors)
     found: dict[tuple[Kind, str], list[str]] = {}
     for test, causes in report.causes.items():
         skipped = test not in failing
