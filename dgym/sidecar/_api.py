@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from dgym.errors import (
     ConflictError,
@@ -44,7 +45,7 @@ from dgym.wire.http import (
     SpansResponse,
     error_body,
 )
-from dgym.wire.server import WebHandler, json_response, refusal, serve
+from dgym.wire.server import json_response, refusal, serve
 from dgym.wire.signing import SIGNATURE_HEADER, SignedRequest, sign_answer
 
 _log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class Guard:
         """Return the route of ``call``, which is served by ``method``."""
         return web.route(call.method, call.path, self.handler(call, method))
 
-    def handler(self, call: Call[Any, T], method: Callable[..., Awaitable[T] | T]) -> WebHandler:
+    def handler(self, call: Call[Any, T], method: Callable[..., Awaitable[T] | T]) -> Handler:
         """Return a handler that serves ``call`` by ``method``."""
 
         async def handle(request: web.Request) -> web.Response:
@@ -138,7 +139,7 @@ def add_probes(router: web.UrlDispatcher, problem: Callable[[], str | None]) -> 
     router.add_get(READY, ready)
 
 
-def refuse(code: ErrorCode, message: str) -> WebHandler:
+def refuse(code: ErrorCode, message: str) -> Handler:
     """Return a handler that answers all requests with this error, without checking their signature."""
 
     async def handle(_request: web.Request) -> web.Response:
@@ -187,7 +188,7 @@ class Api:
         bind: Handler of repeated ``bind`` calls; None if the sidecar is not from a sandbox pool.
     """
 
-    def __init__(self, attempt: Attempt, bind: WebHandler | None = None) -> None:
+    def __init__(self, attempt: Attempt, bind: Handler | None = None) -> None:
         self._attempt = attempt
         message = "the sidecar was started for an attempt and cannot be bound"
         self._bind = bind or refuse(ErrorCode.UNAUTHENTICATED, message)
@@ -256,7 +257,7 @@ class Binding:
         self._requested = asyncio.Event()
         self._served = asyncio.Event()
         guard = Guard(Access({Role.OPERATE: settings.bind_sha256}))
-        self.handler: WebHandler = guard.handler(calls.BIND, self._bind)
+        self.handler: Handler = guard.handler(calls.BIND, self._bind)
 
     def application(self, problem: Callable[[], str | None]) -> web.Application:
         """Return the application of a sidecar that is not bound. It is ready if ``problem()`` returns None."""

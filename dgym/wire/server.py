@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,7 +16,6 @@ from dgym.wire.signing import content_digest
 
 Method = Callable[..., Any]
 """Serves a call. Arguments: the body, and the parameters as keywords. Returns the answer or an awaitable of it."""
-WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _BODY_SECONDS = 60.0
 _CHUNK_BYTES = 256 * 1024

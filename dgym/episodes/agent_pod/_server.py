@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -52,7 +53,7 @@ from dgym.wire.assignments import (
 )
 from dgym.wire.calls import HEALTH, READY, Call
 from dgym.wire.http import Accepted, CallError, ErrorCode, error_body
-from dgym.wire.server import WebHandler, json_response, refusal
+from dgym.wire.server import json_response, refusal
 from dgym.wire.server import serve as serve_call
 from dgym.workspace.sources import SourceCache, SourceHosts
 
@@ -119,7 +120,7 @@ class AgentPodApi:
 
         return web.route(call.method, call.path, self._guarded(call, handle))
 
-    def _guarded(self, call: Call[Any, Any], handler: WebHandler) -> WebHandler:
+    def _guarded(self, call: Call[Any, Any], handler: Handler) -> Handler:
         role = AgentPodRole(call.roles[0])
 
         async def handle(request: web.Request) -> web.StreamResponse:
