@@ -66,7 +66,7 @@ def _found() -> dict[str, Call[Any, Any]]:
 def _table() -> str:
     """Return the table of calls in docs/wire.md."""
     rows = ((f"`{call.method} {call.path}`", ", ".join(call.roles), call.summary) for call in _found().values())
-    return table(("call", "roles", "what it does"), rows)
+    return table(("call", "roles", "summary"), rows)
 
 
 def document() -> dict[str, Any]:

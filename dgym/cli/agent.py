@@ -102,7 +102,7 @@ def _first_job(name: str, task: str | None, assignments: tuple[str, ...], option
         loaded = override(loaded, (f"agent.model={_STAND_IN}",))
     jobs = make_plan(loaded, options).jobs
     if not jobs:
-        raise ManifestError(f"--task {task}: there is no episode to run")
+        raise ManifestError(f"--task {task}: the manifest does not contain an episode; give a DebugTask or an Episode")
     job = jobs[0]
     if job.agent.model is not None and load_models(job.options.llm_config).is_interactive(job.agent.model):
         raise click.UsageError("the model human does not get requests; name a model of the configuration")

@@ -181,7 +181,7 @@ def _existing(python: str | None) -> str | None:
 class ClusterPlace(NamedTuple):
     """Values of the options that choose a cluster, a namespace in it, and the namespace in which dgym is installed.
 
-    The default of ``context`` is the current context of the kubeconfig, that of ``namespace`` the context's namespace.
+    Without ``context`` the current context of the kubeconfig is used, and without ``namespace`` its namespace.
     """
 
     namespace: str | None = None

@@ -404,7 +404,7 @@ def check_directory(directory: Path) -> None:
 def find_episodes(directory: Path) -> Iterator[list[Attempt]]:
     """The attempts at each episode, oldest first. There is at least one.
 
-    ``directory`` may be any level of a results directory, also that of an attempt.
+    ``directory`` may be any level of a results directory, and also the directory of an attempt.
     """
     if is_attempt(directory):
         yield EpisodeFolder(directory.resolve().parent).attempts()

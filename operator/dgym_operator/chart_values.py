@@ -18,8 +18,8 @@ _BOUND = "give a whole number, or remove the field for no limit"
 _LIST = "give a list of names, in which * matches any text"
 _POOL_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")
 # The memory limit is equal to the limit that the runner enforces for programs of a task without a limit. Disk has a
-# limit, because a program that fills the node's disk causes the eviction of other pods. Disk has no request, because
-# the pod could not be scheduled to nodes that do not report ephemeral storage.
+# limit, because a program that fills the node's disk causes the eviction of other pods. Disk does not have a request,
+# because the pod could not be scheduled to nodes that do not report ephemeral storage.
 SANDBOX = Resources(
     requests={"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "0"},
     limits={"memory": "2Gi", "ephemeral-storage": "10Gi"},

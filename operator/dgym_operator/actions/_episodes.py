@@ -190,7 +190,7 @@ class EpisodeExecutor:
             seconds = pod_deadline_seconds(episode, self.cache.task_state(episode), self.cache.policy)
             pod = await self.pods.create(full, name=action.name, attempt=action.attempt, deadline_seconds=seconds)
         except (NotFound, Gone):
-            _log.info("the pod is no longer needed", extra=fields(**about))
+            _log.info("the Episode does not require the pod any more", extra=fields(**about))
             return None
         except Unmet as error:
             failure = CreateFailure(

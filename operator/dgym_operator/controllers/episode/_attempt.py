@@ -296,7 +296,7 @@ def _reassigned_too_often(view: EpisodeInput) -> AttemptEnd | None:
 
 
 def _model_failed(view: EpisodeInput, now: datetime) -> Plan | None:
-    """Record a new failure of the model, so that it is tried again. None if there is no new failure."""
+    """Record a new failure of the model, so that it is tried again. Return None without a new failure."""
     assignment, report = view.assignment, view.report
     if not _has_new_failure(view) or assignment is None or report is None:
         return None
